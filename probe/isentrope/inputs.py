@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from isentrope.scores import TokenScores
+from isentrope.scores.layouts import Packing
 from isentrope.scores.token_scores import check_not_nested, check_temperatures
 from isentrope_wire.errors import InputError
 
@@ -111,9 +112,11 @@ def not_finite_advantages(advantages: Tensor, mask: Tensor) -> str:
     )
 
 
-def broadcast_advantages(advantages: Tensor, logprobs: Tensor) -> Tensor:
+def broadcast_advantages(
+    advantages: Tensor, logprobs: Tensor, packing: Packing | None = None
+) -> Tensor:
     """Advantages [batch], [batch, 1] or [batch, tokens] as one per token; a copy, for loops
-    overwrite theirs."""
+    overwrite theirs. `packing` is that of tokens laid end to end, [tokens]."""
     if not isinstance(advantages, Tensor):
         raise InputError(f"advantages must be a torch.Tensor, got {type(advantages).__name__}.")
     check_not_nested("advantages", advantages)
@@ -122,6 +125,15 @@ def broadcast_advantages(advantages: Tensor, logprobs: Tensor) -> Tensor:
         return advantages.detach().clone()
     if logprobs.dim() == 2 and advantages.shape in ((logprobs.shape[0],), (logprobs.shape[0], 1)):
         return advantages.detach().clone().reshape(-1, 1).expand_as(logprobs)
+    if packing is not None:
+        rows = len(packing.lengths)
+        if advantages.shape in ((rows,), (rows, 1)):
+            return packing.spread(advantages.detach().reshape(-1))
+        per_sequence = f" or one per sequence [{rows}]"
+        raise InputError(
+            f"advantages must be one per token {list(logprobs.shape)}{per_sequence}, got "
+            f"{list(advantages.shape)}."
+        )
     per_sequence = f" or one per sequence [{logprobs.shape[0]}]" if logprobs.dim() == 2 else ""
     raise InputError(
         f"advantages must be one per token {list(logprobs.shape)}{per_sequence}, got {list(advantages.shape)}."

@@ -43,12 +43,11 @@ from isentrope.methods.basis import SelectionBasis
 from isentrope.methods.gate import FactorsOfGradient, gated_logprobs
 from isentrope.scores import (
     TokenScores,
-    each_field,
     linear_token_scores,
     sharded_token_scores,
     token_scores,
 )
-from isentrope.scores.layouts import Packing, laid_out
+from isentrope.scores.layouts import Packing
 from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.calibration import Momentum, SeveralOptimizers
@@ -526,21 +525,16 @@ class Probe:
             self._gated = self._has_gated = True
             self._begin_step()
             inputs.matching("logprobs", own, scores.logprobs)
-            packing = None if cu_seqlens is None else Packing(cu_seqlens, own)
-
-            def in_rows(given: T) -> T:
-                return laid_out(packing, given)
-
-            # The loop's own tensors stay as they are; what is kept of them is in rows, one per
-            # sequence.
-            gradient = LossGradient(self._guard, in_rows)
+            packing, sequences = None, own
+            if cu_seqlens is not None:
+                packing = Packing.of(cu_seqlens, own)
+                sequences = packing.empty_rows()
+            gradient = LossGradient(self._guard)
             gradient.watch("entropies", scores.entropies)
-            kept = detached(scores) if packing is None else each_field(detached(scores), in_rows)
-            logprobs = in_rows(own.detach())
-            advantages = inputs.broadcast_advantages(in_rows(advantages), logprobs)
-            given_mask = in_rows(
-                torch.ones_like(own, dtype=torch.bool) if mask is None and packing else mask
-            )
+            kept = detached(scores)
+            logprobs = own.detach()
+            advantages = inputs.broadcast_advantages(advantages, logprobs, packing)
+            given_mask = mask
             mask = inputs.valid_mask(given_mask, logprobs)
             if not self._guard.settled:
                 inputs.check_first_mask(given_mask)
@@ -551,7 +545,6 @@ class Probe:
             )
             if reference is not None:
                 gradient.watch("kl_penalty", reference, negated=True)
-            old_logprobs, sampler_logprobs = in_rows(old_logprobs), in_rows(sampler_logprobs)
             if old_logprobs is not None:
                 # With a ratio to the old policy the sampler serves the diagnosis alone.
                 sampler_logprobs = self._optional(
@@ -564,9 +557,9 @@ class Probe:
             of_reference = (
                 {}
                 if reference is None
-                else inputs.differences_of(logprobs, {"reference": in_rows(reference)})
+                else inputs.differences_of(logprobs, {"reference": reference})
             )
-            old = inputs.per_token("old_entropies", in_rows(old_entropies), logprobs)
+            old = inputs.per_token("old_entropies", old_entropies, logprobs)
             batch = TokenBatch(
                 kept,
                 advantages,
@@ -575,19 +568,19 @@ class Probe:
                 differences=differences | of_reference,
                 completions=self._optional(
                     "completions",
-                    lambda: completions_of(completions, logprobs, texts=self._texts.known),
+                    lambda: completions_of(completions, sequences, texts=self._texts.known),
                 )
                 or {},
                 token_ids=self._optional(
                     "token_ids",
-                    lambda: inputs.per_token("token_ids", in_rows(scores.token_ids), logprobs),
+                    lambda: inputs.per_token("token_ids", scores.token_ids, logprobs),
                 ),
                 gradient=gradient,
                 old_entropies=None if old is None else old.detach(),
                 group_ids=self._optional(
                     "groups",
                     lambda: inputs.group_ids_of(
-                        groups, logprobs, self.config.rank, self._ledger.tokens
+                        groups, sequences, self.config.rank, self._ledger.tokens
                     ),
                 ),
                 rescore=rescore,
@@ -823,8 +816,7 @@ class Probe:
             )
 
         self._ledger.add(decided(selection))
-        packing = batch.packing
-        factors = selection.factors if packing is None else packing.tokens(selection.factors)
+        factors = selection.factors
         again = selection.in_backward
         if again is None:
             return factors, None
@@ -832,10 +824,10 @@ class Probe:
 
         def factors_of(gradient: Tensor) -> Tensor | None:
             with self._guard.protect("selecting by the loss's gradient", self._stopwatch):
-                decision = again(gradient if packing is None else packing.rows(gradient))
+                decision = again(gradient)
                 if place >= 0:
                     batches[place] = decided(decision)
-                return decision.factors if packing is None else packing.tokens(decision.factors)
+                return decision.factors
             return None
 
         return factors, factors_of
@@ -916,11 +908,7 @@ class Probe:
         that counts what the next step needs of it."""
         after = self._rescoring.measure(batches, rescore, unseen, optimizer)
         source, thresholds = self._basis.known(first_call=len(batches) == 1)
-        counted = (
-            [replace(batch, rescore=None, packing=None) for batch in batches]
-            if self._counts
-            else []
-        )
+        counted = [replace(batch, rescore=None) for batch in batches] if self._counts else []
         entropies = after.entropies if self._counts else None
         about: dict[str, Any] = {
             "thresholds": thresholds,

@@ -123,3 +123,29 @@ def test_nested_tensors_are_refused_by_naming_their_values() -> None:
         probe.gate(scores, nested(NOISE))
     with pytest.raises(InputError, match=r"logprobs\.values\(\)"):
         probe.gate(scores, torch.ones(22), logprobs=nested(NOISE))
+
+
+def test_a_long_sequence_among_short_ones_costs_its_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Limits count tokens; sequences times the longest would be 37 times as many."""
+    lengths = torch.tensor([600, *[1, 3, 8] * 20])
+    count = int(lengths.sum())
+    monkeypatch.setattr("isentrope.statistics.tokens.MAX_TOKENS", count)
+    g = torch.Generator().manual_seed(0)
+    probe, transport = probe_and_transport()
+    logits = torch.randn(count, VOCABULARY, generator=g, requires_grad=True)
+    ids = torch.randint(0, VOCABULARY, (count,), generator=g)
+    advantages = torch.randn(len(lengths), generator=g)
+    scores = probe.score(logits, ids)
+    bounds = [0, *lengths.cumsum(0).tolist()]
+    gated = probe.gate(scores, advantages, cu_seqlens=bounds, groups=1)
+    (batch,) = probe._ledger.batches
+    held = [batch.advantages, batch.mask, batch.scores.entropies, batch.scores.logprobs]
+    assert [one.numel() for one in held] == [count] * 4
+    (-(gated * torch.repeat_interleave(advantages, lengths)).mean()).backward()
+    probe.step(0)
+    (report,) = reports(transport)
+    assert report.scalars["token/count"] == count
+    assert "token/not_recorded" not in report.scalars
+    assert report.tokens[0].sequence is not None

@@ -83,16 +83,17 @@ def select_rank_reward(
     unchanged = torch.ones_like(tokens.scores.logprobs)
     if tokens.group_ids is None or not unchanged.numel():
         return Selection(unchanged, torch.zeros_like(tokens.mask))
-    length = tokens.mask.sum(1).clamp(min=1)
+    counted = tokens.sequence_sums(tokens.mask.double())
+    length = counted.clamp(min=1)
 
     def per_sequence(values: Tensor) -> Float64[Tensor, " sequences"]:
-        return torch.where(tokens.mask, values.double(), 0.0).sum(1) / length
+        return tokens.sequence_sums(torch.where(tokens.mask, values.double(), 0.0)) / length
 
     logprobs = tokens.scores.logprobs.double()
     if tokens.importance_ratios is not None:
         logprobs = logprobs - tokens.importance_ratios.double().log()
     advantages, likelihoods = per_sequence(tokens.advantages), per_sequence(logprobs)
-    counts = tokens.mask.any(1) & (advantages + likelihoods).isfinite()
+    counts = (counted > 0) & (advantages + likelihoods).isfinite()
     same = (
         (tokens.group_ids.unsqueeze(0) == tokens.group_ids.unsqueeze(1))
         & counts.unsqueeze(0)
@@ -100,9 +101,9 @@ def select_rank_reward(
     )
     factors = _advantages_by_rank(advantages, likelihoods, same, control) / advantages
     changed = (same.sum(1) > 1) & (advantages != 0) & factors.isfinite()
-    chosen = changed.unsqueeze(1) & tokens.mask & tokens.in_scope(control.scope)
+    chosen = tokens.at_tokens(changed) & tokens.mask & tokens.in_scope(control.scope)
     return Selection(
-        torch.where(chosen, factors.unsqueeze(1), unchanged).to(unchanged.dtype), chosen
+        torch.where(chosen, tokens.at_tokens(factors), unchanged).to(unchanged.dtype), chosen
     )
 
 

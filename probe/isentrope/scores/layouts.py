@@ -1,11 +1,11 @@
-"""Tokens in other layouts: sequences laid end to end as rows, and one change for all tensors of
-scores."""
+"""Tokens in other layouts: sequences laid end to end, which cost what their tokens cost, and one
+change for all tensors of scores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,9 +14,7 @@ from isentrope.scores.token_scores import TokenScores
 from isentrope_wire.errors import InputError
 
 if TYPE_CHECKING:
-    from jaxtyping import Shaped
-
-T = TypeVar("T")
+    from jaxtyping import Int, Shaped
 
 
 def each_field(scores: TokenScores, change: Callable[[Tensor], Tensor]) -> TokenScores:
@@ -35,19 +33,28 @@ def each_field(scores: TokenScores, change: Callable[[Tensor], Tensor]) -> Token
     )
 
 
+@dataclass(frozen=True)
 class Packing:
     """Which of N tokens, laid end to end, belong to which sequence."""
 
-    def __init__(
-        self, cu_seqlens: Tensor | Sequence[int], tokens: Shaped[Tensor, " tokens"]
-    ) -> None:
+    count: int
+    """N."""
+    sequence: Int[Tensor, " tokens"]
+    """Number of each token's sequence."""
+    starts: Int[Tensor, " sequences"]
+    """Where each sequence begins."""
+    lengths: Int[Tensor, " sequences"]
+
+    @classmethod
+    def of(cls, cu_seqlens: Tensor | Sequence[int], tokens: Shaped[Tensor, " tokens"]) -> Packing:
         """`cu_seqlens` says where each sequence begins, and the last one ends: [0, ..., N]. Best on
         the CPU, or a list: reading it from an accelerator waits for the device."""
         bounds = torch.as_tensor(cu_seqlens).detach().cpu().long()
         count = tokens.numel()
         if tokens.dim() != 1:
             raise InputError(
-                f"cu_seqlens goes with packed tokens, [tokens], got scores of shape {list(tokens.shape)}."
+                "cu_seqlens goes with packed tokens, [tokens], got scores of shape "
+                f"{list(tokens.shape)}."
             )
         if (
             bounds.dim() != 1
@@ -57,30 +64,24 @@ class Packing:
             or (bounds.diff() < 0).any()
         ):
             raise InputError(
-                f"cu_seqlens must rise from 0 to the number of tokens, {count}, one bound more than there are sequences; "
-                f"got {bounds.tolist()!r:.200}."
+                f"cu_seqlens must rise from 0 to the number of tokens, {count}, one bound more "
+                f"than there are sequences; got {bounds.tolist()!r:.200}."
             )
         lengths = bounds.diff()
-        self.shape = torch.Size((len(lengths), max(int(lengths.max()), 1)))
         rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths, output_size=count)
-        places = rows * self.shape[1] + torch.arange(count) - bounds[rows]
-        self.count, self._places = count, places.to(tokens.device, non_blocking=True)
-
-    def rows(self, packed: Shaped[Tensor, " tokens"]) -> Shaped[Tensor, "sequences longest"]:
-        """One row per sequence, 0 (False) behind its end."""
-        return (
-            packed.new_zeros(self.shape.numel())
-            .index_copy(0, self._places, packed)
-            .view(self.shape)
+        return cls(
+            count,
+            *(one.to(tokens.device, non_blocking=True) for one in (rows, bounds[:-1], lengths)),
         )
 
-    def tokens(self, rows: Shaped[Tensor, "sequences longest"]) -> Shaped[Tensor, " tokens"]:
-        return rows.reshape(-1).index_select(0, self._places)
+    def sums(self, values: Shaped[Tensor, " tokens"]) -> Shaped[Tensor, " sequences"]:
+        """Sum over each sequence; 0 of one without tokens."""
+        return values.new_zeros(len(self.lengths)).index_add_(0, self.sequence, values)
 
+    def spread(self, values: Shaped[Tensor, " sequences"]) -> Shaped[Tensor, " tokens"]:
+        """A number of each sequence at all of its tokens."""
+        return values.index_select(0, self.sequence)
 
-def laid_out(packing: Packing | None, packed: T) -> T:
-    """The same in rows, where it is a packed tensor; anything else, such as a number per sequence,
-    as it is."""
-    if packing is None or not isinstance(packed, Tensor) or packed.shape != (packing.count,):
-        return packed
-    return cast(T, packing.rows(packed))
+    def empty_rows(self) -> Tensor:
+        """A tensor of no element with one row for each sequence."""
+        return torch.empty(len(self.lengths), 0, device=self.sequence.device)

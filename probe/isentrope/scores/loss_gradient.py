@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,10 +40,8 @@ class LossGradient:
     Every backward adds up, as it does in the parameters' own gradients.
     """
 
-    def __init__(self, guard: Guard, laid_out: Callable[[Tensor], Tensor] | None = None) -> None:
-        """`laid_out` brings a gradient into the layout that it is kept in. Default: as it
-        arrives."""
-        self._guard, self._laid_out = guard, laid_out
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
         self.read: dict[str, Tensor] = {}
         """dL/d of the tensors watched, by name, as far as one arrived."""
         self._hooks: list[RemovableHandle] = []
@@ -75,7 +73,6 @@ class LossGradient:
             if gradient is not None:
                 # A copy: what receives the gradient next may write into it.
                 found = gradient.detach().neg() if negated else gradient.detach().clone()
-                found = found if self._laid_out is None else self._laid_out(found)
                 before = self.read.get(name)
                 self.read[name] = found if before is None else before + found
                 if name == "gated":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from isentrope.scores.layouts import Packing
 from isentrope.statistics.moments import device_constant, device_number, flat, zeros
 from isentrope.statistics.samples import REWARD, SAMPLE_NUMBERS, Sample, sample_numbers, sample_of
 from isentrope.statistics.sums import Sum
@@ -170,13 +171,49 @@ def _filled(numbers: Tensor, size: int) -> list[Tensor]:
 
 
 class _Block(NamedTuple):
-    """Rows of one width that follow each other."""
+    """Rows of one width that follow each other, or packed sequences."""
 
     rows: int
     width: int
+    """0 of packed sequences, which differ."""
     sequence: int
     """Number of the first row among the rank's; -1: the tokens of this `gate` call are not in rows,
     they are one."""
+    packing: Packing | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Of all its rows."""
+        return self.rows * self.width if self.packing is None else self.packing.count
+
+    def table(self, device: torch.device) -> Int[Tensor, "3 rows"]:
+        """Where each row begins in the block, its width and its number."""
+        index = torch.arange(self.rows, device=device)
+        if self.packing is not None:
+            about = self.packing.starts, self.packing.lengths
+        else:
+            about = index * self.width, torch.full_like(index, self.width)
+        sequence = torch.full_like(index, -1)
+        if self.sequence >= 0:
+            sequence = index + self.sequence
+        return torch.stack([*about, sequence])
+
+    def totals_and_peaks(self, sizes: Float64[Tensor, " tokens"]) -> tuple[Tensor, Tensor]:
+        """For each row the sum of the sizes, and the position of the largest; of a row without
+        tokens 0."""
+        packing = self.packing
+        if packing is None:
+            of_rows = sizes.view(self.rows, self.width)
+            return of_rows.sum(1), of_rows.argmax(1)
+        none = sizes.new_zeros(self.rows)
+        highest = none.scatter_reduce(0, packing.sequence, sizes, "amax")
+        places = torch.arange(packing.count, device=sizes.device)
+        # The first of equals, as `argmax` gives it.
+        places = torch.where(sizes == packing.spread(highest), places, packing.count)
+        first = places.new_full((self.rows,), packing.count)
+        first.scatter_reduce_(0, packing.sequence, places, "amin")
+        peaks = torch.where(packing.lengths > 0, first - packing.starts, 0)
+        return packing.sums(sizes), peaks
 
 
 class _Rows:
@@ -188,18 +225,30 @@ class _Rows:
         self._blocks: list[_Block] = []
         sequences = 0
         for batch in self.batches:
+            if batch.packing is not None:
+                rows = len(batch.packing.lengths)
+                self._blocks.append(_Block(rows, 0, sequences, batch.packing))
+                sequences += rows
+                continue
             if batch.mask.dim() != 2:
                 self._blocks.append(_Block(1, batch.mask.numel(), -1))
                 continue
             rows, width = batch.mask.shape
             last = self._blocks[-1] if self._blocks else None
-            if last is not None and last.sequence >= 0 and last.width == width:
+            if (
+                last is not None
+                and last.packing is None
+                and last.sequence >= 0
+                and last.width == width
+            ):
                 self._blocks[-1] = last._replace(rows=last.rows + rows)
             else:
                 self._blocks.append(_Block(rows, width, sequences))
             sequences += rows
         only = self._blocks[0]
-        self._width = only.width if len(self._blocks) == 1 and only.sequence == 0 else None
+        self._width = None
+        if len(self._blocks) == 1 and only.sequence == 0 and only.packing is None:
+            self._width = only.width
         """Width of all rows; None: they differ, or the tokens are not in rows."""
 
     @cached_property
@@ -207,21 +256,20 @@ class _Rows:
         """Where each row begins, its width and its number."""
         columns, start = [], 0
         for block in self._blocks:
-            index = torch.arange(block.rows, device=self._device)
-            width = torch.full_like(index, block.width)
-            sequence = index + block.sequence if block.sequence >= 0 else torch.full_like(index, -1)
-            columns.append(torch.stack([index * block.width + start, width, sequence]))
-            start += block.rows * block.width
+            table = block.table(self._device)
+            table[0] += start
+            columns.append(table)
+            start += block.tokens
         return torch.cat(columns, dim=1)
 
     def totals_and_peaks(self, sizes: Float64[Tensor, " tokens"]) -> tuple[Tensor, Tensor]:
         """For each row the sum of the sizes, and the position of the largest."""
         totals, peaks, start = [], [], 0
         for block in self._blocks:
-            end = start + block.rows * block.width
-            of_rows = sizes[start:end].view(block.rows, block.width)
-            totals.append(of_rows.sum(1))
-            peaks.append(of_rows.argmax(1))
+            end = start + block.tokens
+            of_rows, places = block.totals_and_peaks(sizes[start:end])
+            totals.append(of_rows)
+            peaks.append(places)
             start = end
         return flat(totals), flat(peaks)
 

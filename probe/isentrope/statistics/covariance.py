@@ -270,8 +270,7 @@ GROUPS = groups(MOST_GROUPS)
 def _sequences(tokens: StepTokens, place: slice, batch: TokenBatch, group_ids: Tensor) -> Tensor:
     """One column for each sequence of a micro-batch: its group, then what it adds to the fields of
     `Group`."""
-    shape = batch.mask.shape
-    length, *sums = (tokens[name][place].reshape(shape).sum(1) for name in ("valid", "log p", "A"))
+    length, *sums = (batch.sequence_sums(tokens[name][place]) for name in ("valid", "log p", "A"))
     logprob, advantage = torch.stack(sums) / length.clamp(min=1)
     return torch.stack(
         [

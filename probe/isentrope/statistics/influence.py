@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from isentrope.scores.layouts import laid_out
 from isentrope.scores.token_scores import TokenScores
 from isentrope.statistics.coupling import EntropyGradient, is_sharded
 from isentrope.statistics.tokens import TokenBatch
@@ -87,13 +86,9 @@ class TokenInfluence:
                     scale, before = _update_of(optimizer, group, weight, after)
                     # By `data`: graphs that the loop keeps do not count this as a change.
                     weight.data.copy_(before + distance.to(h.device) * scale * h)
-            found = zip(score(), batches, strict=bool(batches))
             return [
-                [
-                    laid_out(batch.packing, values).double()
-                    for values in (one.logprobs, one.entropies)
-                ]
-                for one, batch in found
+                [values.double() for values in (one.logprobs, one.entropies)]
+                for one in score()
                 if one is not None
             ]
 

@@ -167,10 +167,9 @@ def _sequence_differences(tokens: StepTokens, differences: Tensor) -> tuple[Tens
     sums, counts, first = [differences.new_zeros(0)], [tokens.valid.new_zeros(0)], 0
     for batch in tokens.batches:
         last = first + batch.mask.numel()
-        if batch.mask.dim() == 2 and batch.mask.numel():
-            shape = batch.mask.shape
-            sums.append(differences[first:last].reshape(shape).sum(1))
-            counts.append(tokens.valid[first:last].reshape(shape).any(1))
+        if batch.has_sequences and batch.mask.numel():
+            sums.append(batch.sequence_sums(differences[first:last]))
+            counts.append(batch.sequence_sums(tokens.ones[first:last]) > 0)
         first = last
     return torch.cat(sums), torch.cat(counts)
 

@@ -234,10 +234,7 @@ def scored_again(
         raise InputError(
             f"rescore must return TokenScores, such as probe.score gives, got {rescored!r}."
         )
-    expected = [
-        list(batch.mask.shape) if batch.packing is None else [batch.packing.count]
-        for batch in batches
-    ]
+    expected = [list(batch.mask.shape) for batch in batches]
     if len(parts) != len(expected):
         raise InputError(
             f"rescore must return TokenScores for each of the {len(expected)} gate calls since the "
@@ -282,5 +279,4 @@ def rescore_of_calls(rescore: Rescore, calls: Sequence[int], of: int) -> Rescore
 def _entropies(scores: TokenScores | None, batch: TokenBatch) -> Tensor:
     if scores is None:
         return torch.full_like(batch.scores.entropies, torch.nan)
-    entropies = scores.entropies
-    return entropies if batch.packing is None else batch.packing.rows(entropies)
+    return scores.entropies

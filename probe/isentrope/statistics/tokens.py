@@ -72,9 +72,10 @@ class TokenBatch:
     old_entropies: Float[Tensor, "*tokens"] | None = None
     """H under the old policy, nats; None: not known."""
     rescore: Callable[[], TokenScores] | None = None
-    """Scores the same tokens after the update, in the layout that the loop has them in."""
+    """Scores the same tokens after the update."""
     packing: Packing | None = None
-    """Packing of the loop's tokens, where it lays them end to end."""
+    """Which sequence each token is of, where they are laid end to end; else rows are sequences, or
+    it is not known."""
     step: int = 0
     rank: int = 0
     call: int = 0
@@ -92,6 +93,23 @@ class TokenBatch:
     def keep_mask(self) -> Bool[Tensor, "*tokens"]:
         """True where the token's gradient takes part, with any weight."""
         return self.mask if self.gradient_factors is None else self.gradient_factors != 0
+
+    @property
+    def has_sequences(self) -> bool:
+        """Whether it is known which tokens make a sequence."""
+        return self.packing is not None or self.mask.dim() == 2
+
+    def sequence_sums(self, values: Shaped[Tensor, "*tokens"]) -> Shaped[Tensor, " sequences"]:
+        """Sum over each sequence of one value per token, also of a flat view of them."""
+        if self.packing is not None:
+            return self.packing.sums(values)
+        return values.reshape(self.mask.shape).sum(1)
+
+    def at_tokens(self, values: Shaped[Tensor, " sequences"]) -> Shaped[Tensor, "*tokens"]:
+        """A number of each sequence where its tokens are."""
+        if self.packing is not None:
+            return self.packing.spread(values)
+        return values.unsqueeze(1).expand(self.mask.shape)
 
     def in_scope(self, scope: Scope) -> Bool[Tensor, "*tokens"]:
         """True where a method of this scope acts.
