@@ -527,7 +527,7 @@ class Probe:
             inputs.matching("logprobs", own, scores.logprobs)
             packing, sequences = None, own
             if cu_seqlens is not None:
-                packing = Packing.of(cu_seqlens, own)
+                packing = Packing.read(cu_seqlens, own)
                 sequences = packing.empty_rows()
             gradient = LossGradient(self._guard)
             gradient.watch("entropies", scores.entropies)

@@ -101,9 +101,9 @@ def select_rank_reward(
     )
     factors = _advantages_by_rank(advantages, likelihoods, same, control) / advantages
     changed = (same.sum(1) > 1) & (advantages != 0) & factors.isfinite()
-    chosen = tokens.at_tokens(changed) & tokens.mask & tokens.in_scope(control.scope)
+    chosen = tokens.spread_sequences(changed) & tokens.mask & tokens.in_scope(control.scope)
     return Selection(
-        torch.where(chosen, tokens.at_tokens(factors), unchanged).to(unchanged.dtype), chosen
+        torch.where(chosen, tokens.spread_sequences(factors), unchanged).to(unchanged.dtype), chosen
     )
 
 

@@ -46,7 +46,7 @@ class Packing:
     lengths: Int[Tensor, " sequences"]
 
     @classmethod
-    def of(cls, cu_seqlens: Tensor | Sequence[int], tokens: Shaped[Tensor, " tokens"]) -> Packing:
+    def read(cls, cu_seqlens: Tensor | Sequence[int], tokens: Shaped[Tensor, " tokens"]) -> Packing:
         """`cu_seqlens` says where each sequence begins, and the last one ends: [0, ..., N]. Best on
         the CPU, or a list: reading it from an accelerator waits for the device."""
         bounds = torch.as_tensor(cu_seqlens).detach().cpu().long()

@@ -105,7 +105,7 @@ class TokenBatch:
             return self.packing.sums(values)
         return values.reshape(self.mask.shape).sum(1)
 
-    def at_tokens(self, values: Shaped[Tensor, " sequences"]) -> Shaped[Tensor, "*tokens"]:
+    def spread_sequences(self, values: Shaped[Tensor, " sequences"]) -> Shaped[Tensor, "*tokens"]:
         """A number of each sequence where its tokens are."""
         if self.packing is not None:
             return self.packing.spread(values)
