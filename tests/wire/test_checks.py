@@ -34,7 +34,7 @@ def healthy(step: int) -> Row:
         "value/explained_variance": 0.3 + 0.2 * step / STEPS + noise.gauss(0, 0.02),
         "time/step_seconds": 10 + noise.gauss(0, 0.5),
         "rewards/right/mean": reward + noise.gauss(0, 0.01),
-        "rewards/format/mean": min(0.3 + step / 100, 0.98) + noise.gauss(0, 0.01),
+        "rewards/format/mean": min(0.3 + step / 40, 0.98) + noise.gauss(0, 0.01),
         **({"eval/accuracy": reward - 0.03 + noise.gauss(0, 0.01)} if step % 20 == 0 else {}),
     }
 
@@ -123,7 +123,7 @@ def after(step: int, value: float, early: float, pace: float = 0.0) -> float:
         ),
         pytest.param(
             lambda step: {"rewards/right/mean": 0.1},
-            "reward_parts", "", 50, 125, id="a format reward that takes all",
+            "reward_parts", "", 95, 140, id="a format reward that takes all",
         ),
         pytest.param(
             lambda step: {

@@ -390,12 +390,13 @@ def _takes_all(
     gain, other_gain = trace.level - trace.start, standing.level - standing.start
     error = 2 * trace.level_error
     has_room = standing.level < max(0.5, 0.8 * trace.level)
-    # Either it gains now what the other does not; or it has gained it, and the other is so slow
-    # that it would need ten times the run's age for as much.
-    gains_now = now.low > 0.1 and other_now.high < 0.2 * now.value and has_room
+    # Either it gains now what the other gained before and does not any more. Or it gained it, and
+    # the other stands for more than twice as long since: nearly all runs learn the format first.
+    rose_before = standing.value_at(first) > standing.start + 5 * standing.level_error
+    gains_now = now.low > 0.1 and other_now.high < 0.2 * now.value and rose_before and has_room
     pace = max(other_now.high, 0.0) / max(standing.at - first, 1)
     has_gained = (
-        measures.age >= 2 * LEAST + _LATE
+        measures.age >= max(2 * LEAST + _LATE, 3.5 * trace.came_to(trace.start + 0.9 * gain))
         and gain > max(0.2, 5 * error)
         and other_gain < 0.1 * gain
         and pace * 10 * measures.age < gain
@@ -849,7 +850,6 @@ CHECKS: tuple[Check, ...] = (
             "data."
         },
         apart="all others: it rings only where none of them was found",
-        explains=frozenset({"collapse"}),
     ),
 )
 """Causes first: where two are found at one step, the one that stands higher is named first."""

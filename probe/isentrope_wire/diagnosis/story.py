@@ -16,6 +16,7 @@ from isentrope_wire.diagnosis.measures import Measures
 
 _KEPT = 0.65
 """Share of today's entropy that must be expected to be left at the end of the forecast."""
+_MOST_LOST = 0.75
 _SLOW = 0.8
 """The same of a fall that is slow."""
 _PATIENCE = 5
@@ -43,14 +44,14 @@ def share_kept(course: Course) -> float:
 
 def is_no_collapse(measures: Measures, course: Course) -> bool:
     """Whether the entropy falls as it does in a run that learns: half of the groups or more still
-    teach, the reward rises, and the forecast leaves most of what there is. Where less than half is
-    lost and the pace is slow, the reward may also stand."""
+    teach, the reward rises, a quarter of the early entropy is left, and the forecast leaves most of
+    what there is. Where less than half is lost and the pace is slow, the reward may also stand."""
     zero = measures.trace(metrics.ADVANTAGE_ZERO_GROUP_FRACTION)
     reward = measures.trace(metrics.REWARD_MEAN)
     if zero is None or reward is None or zero.level > MOST:
         return False
-    kept = share_kept(course)
-    if kept > _KEPT and reward_rises(measures):
+    kept, lost = share_kept(course), course.share_lost or 0.0
+    if kept > _KEPT and lost < _MOST_LOST and reward_rises(measures):
         return True
     return kept > _SLOW and course.urgency < 2
 

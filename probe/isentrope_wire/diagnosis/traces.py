@@ -135,6 +135,15 @@ class Trace:
             return (0.0, math.inf)[self.level != self.start]
         return abs(self.level - self.start) / error
 
+    def value_at(self, at: float) -> float:
+        """The mean of the newest block up to a step of this index; the early level before any."""
+        return next((block.value for block in reversed(self.blocks) if block.at <= at), self.start)
+
+    def came_to(self, level: float) -> float:
+        """Index of the first block that is as high as a level; that of the newest value where none
+        is."""
+        return next((block.at for block in self.blocks if block.value >= level), self.at)
+
     def change(self, first: float, last: float = math.inf) -> Change | None:
         """How far it moved from the step of the index `first` to `last`; None for too few
         values."""
