@@ -96,6 +96,13 @@ def test_the_axis_in_seconds_is_what_the_steps_took() -> None:
     assert Scale.of("time", columns([], [])).at(7) == 7
 
 
+def test_ticks_of_steps_are_whole() -> None:
+    chart = Chart("dark")
+    chart.x_axis(1, 3)
+    assert chart.layout["xaxis"]["tickvals"] == [1, 2, 3]
+    assert chart.layout["xaxis"]["ticktext"] == ["1", "2", "3"]
+
+
 def test_axis_counts_what_was_not_measured() -> None:
     """Every tenth step reported; a lost report; a time that is NaN."""
     assert Scale.of("time", columns([10, 20, 30], [5.0, 5.0, 5.0])).at(30) == 15
@@ -167,7 +174,9 @@ def test_what_an_axis_lacks_is_marked_and_kept() -> None:
     assert line["customdata"] == [1.0, 0.0, "NaN", -2.0, "Infinity", 10.0]
     assert (marks["x"], marks["text"]) == ([2, 3, 4, 5], ["0", "NaN", "−2", "∞"])
     assert "name" not in marks
-    assert set(marks["y"]) == {10.0**end for end in chart.layout["yaxis"]["range"]}
+    assert {round(math.log10(y), 6) for y in marks["y"]} == {
+        round(end, 6) for end in chart.layout["yaxis"]["range"]
+    }
 
 
 def test_buckets_with_odd_values_are_marked() -> None:
@@ -176,6 +185,9 @@ def test_buckets_with_odd_values_are_marked() -> None:
     chart.log_axis([values])
     chart.line(values, name="a", color="red", smooth=9)
     assert chart.data[-1]["text"] == ["NaN", "0"]
+    assert "annotations" not in chart.layout  # a bucket has fewer than the 9 steps
+    chart.line(reduced_by([1.0] * 80, 4), name="b", color="red", smooth=9)
+    assert chart.layout["annotations"][0]["text"] == "mean of 20 steps"
     assert chart.data[0]["customdata"] == ["NaN", 2.0, 0.0, 3.0]
     assert chart.data[0]["visible"] is False
 

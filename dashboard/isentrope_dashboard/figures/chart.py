@@ -43,6 +43,8 @@ LEAST_POWER, LARGEST_POWER = -323.0, 308.0
 LEAST_SPAN, LARGEST = 1e-300, 1e307
 """What the browser can divide by: spans of axes lie between these, values of logarithmic ones
 below."""
+TOP_RIGHT: Final = {"yref": "paper", "xanchor": "right", "yanchor": "top"}
+INSIDE = 1e-9
 SKIPPED: Final = {"hoverinfo": "skip"}
 
 
@@ -159,7 +161,8 @@ class Scale:
     def ticks(self, first: float, last: float, most: int) -> list[float]:
         """Round places between two, of times round in their unit."""
         unit = duration_unit(last)[0] if self.axis == "time" else 1
-        return [unit * place for place in ticks(first / unit, last / unit, most)]
+        places = [unit * place for place in ticks(first / unit, last / unit, most)]
+        return places if self.axis == "time" else [place for place in places if place == int(place)]
 
     def texts(self, places: Sequence[float]) -> list[str]:
         return (
@@ -315,6 +318,8 @@ class Chart:
             for mean in smoothed(columns, averaged)
         ]
         said = f"mean of {averaged} steps"
+        if averaged > smooth and not self.layout.get("annotations"):
+            self.label(said, at=1, y=1, color=self.ink["muted"], **TOP_RIGHT)
         words = [] if written is None else [
             f"{written(value)}</b>, {said} <b>{written(mean)}"
             for value, mean in zip(columns.value, means, strict=True)
@@ -360,6 +365,7 @@ class Chart:
             sizes = [ALONE_SIZE * is_alone for is_alone in alone]
             more |= {
                 "mode": "lines+markers",
+                "cliponaxis": False,
                 "marker": {"size": sizes, "color": more["line"]["color"]},
             }
         if logged != ys:
@@ -382,7 +388,9 @@ class Chart:
         ends = self.layout.get("yaxis", {}).get("range")
         if ends is None:
             return
-        low, high = (10.0**end if self._is_log else end for end in ends)
+        low, high = ends
+        if self._is_log:  # a little inside, as plotly draws no mark that rounding moves out
+            low, high = 10.0 ** (low + INSIDE), 10.0 ** (high - INSIDE)
         marks = [
             (step, *mark)
             for at, step in enumerate(columns.step)
