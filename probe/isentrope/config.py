@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from isentrope.trackers import Tracker, requested_trackers
 from isentrope_wire import environment
-from isentrope_wire.codec import JSON_NESTING, is_deeper
 from isentrope_wire.errors import ConfigurationError
-from isentrope_wire.reports import (
-    CONFIG_CHARACTERS,
-    NAME_CHARACTERS,
-    TAG_CHARACTERS,
-    TAGS,
-    is_visible,
-)
+from isentrope_wire.reports import NAME_CHARACTERS, TAG_CHARACTERS, TAGS, is_visible
 
 Mode = Literal["online", "offline", "disabled"]
 Coupling = Literal["last_block", "model"]
@@ -156,39 +147,6 @@ def wanted_run_id(run_id: str | None) -> str:
     return run_id or os.environ.get("ISENTROPE_RUN_ID") or ""
 
 
-def jsonable(config: Mapping[str, object]) -> dict[str, object]:
-    """A user's run configuration as plain JSON: a value that JSON lacks becomes its text.
-    ConfigurationError: it is larger, or nests deeper, than a server shows."""
-
-    def plain(value: object) -> object:
-        if isinstance(value, Mapping):
-            return {str(key): plain(item) for key, item in value.items()}
-        if isinstance(value, list | tuple | set | frozenset):
-            return [plain(item) for item in value]
-        if (
-            value is None
-            or isinstance(value, str | bool | int)
-            or (isinstance(value, float) and math.isfinite(value))
-        ):
-            return value
-        return str(value)
-
-    try:
-        text = _compact(plain(config))
-    except RecursionError:
-        raise ConfigurationError(_TOO_DEEP) from None
-    if len(text) > CONFIG_CHARACTERS:
-        largest = max(config, key=lambda name: len(_compact(plain(config[name]))))
-        raise ConfigurationError(
-            f"config may have {CONFIG_CHARACTERS} characters as JSON, got {len(text)}, most of them in {largest!r}. "
-            "Leave out what is no setting, such as data."
-        )
-    result = cast("dict[str, object]", json.loads(text))
-    if is_deeper(result, JSON_NESTING):
-        raise ConfigurationError(_TOO_DEEP)
-    return result
-
-
 def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
     """The tags of a run; ConfigurationError: they are no list of words, or too many or too long for
     a server to show."""
@@ -202,14 +160,6 @@ def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
             f"{max(map(len, tags))}. What is longer belongs into config."
         )
     return tuple(tags)
-
-
-_TOO_DEEP = f"config may nest objects and lists {JSON_NESTING} deep, got more. Leave out what is no setting."
-
-
-def _compact(value: object) -> str:
-    """As it goes over the wire."""
-    return json.dumps(value, separators=(",", ":"))
 
 
 def _new_run_id(name: str) -> str:

@@ -25,10 +25,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from isentrope.config import ProbeConfig, checked_tags, jsonable, wanted_run_id
+from isentrope.config import ProbeConfig, checked_tags, switched_on, wanted_run_id
 from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, Ranks
 from isentrope.guard import Guard
+from isentrope.run_config import jsonable
 from isentrope.trackers import Trackers
 from isentrope.transport.transport import ReadyMessage, Transport
 from isentrope_wire import __version__, environment
@@ -67,7 +68,7 @@ def begin_run(
     run_id: str | None,
     control: Control | None,
     hold: Mapping[str, object] | float | str | None,
-    run_config: Mapping[str, object],
+    run_config: object,
     tags: Sequence[str],
 ) -> tuple[ProbeConfig, ControlSnapshot, RunStarted]:
     """Agree on the run with the other ranks; a rank that can't begin keeps none of them waiting.
@@ -86,7 +87,10 @@ def begin_run(
                 "hold is decided from the numbers of the reports, and mode disabled builds none. Use mode offline or online, "
                 "or leave hold out."
             )
-        shown_config, shown_tags = jsonable(run_config), checked_tags(tags)
+        shown_config = jsonable(
+            run_config, hides_secrets=switched_on("ISENTROPE_REDACT", by_default=True)
+        )
+        shown_tags = checked_tags(tags)
         mine = _RankSettings(
             error="",
             wanted_run_id=wanted_run_id(run_id),

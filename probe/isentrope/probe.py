@@ -94,7 +94,7 @@ class Probe:
         self,
         name: str | None = None,
         project: str | None = None,
-        config: Mapping[str, object] | None = None,
+        config: object = None,
         *,
         control: Control | None = None,
         hold: Mapping[str, object] | float | str | None = None,

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import datetime
+import enum
+import functools
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import isentrope
+from isentrope.run_config import jsonable
 from isentrope_wire import reports as wire
 from isentrope_wire.errors import ConfigurationError, InputError
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
@@ -92,6 +100,8 @@ def test_a_config_as_deep_as_its_readers_go_is_taken() -> None:
         ({"config": {"lr": 1e-6, "data": ["x" * 100] * 3_000}}, {}, "309021.*'data'"),
         ({"config": {"a": DEEP}}, {}, "^config .*32"),
         ({"config": {"a": ENDLESS}}, {}, "^config .*32"),
+        ({"config": "lr=0.1"}, {}, "^config .*str"),
+        ({"config": [("lr", 0.1)]}, {}, "^config .*list"),
         ({"tags": ["x"] * 51}, {}, "^tags .*50.*100.*51"),
         ({"tags": ["x" * 101]}, {}, "^tags .*50.*100.*101"),
         ({"tags": "baseline"}, {}, "^tags "),
@@ -129,6 +139,123 @@ def test_a_configuration_and_tags_as_large_as_allowed_begin_a_run() -> None:
     probe_and_transport(config=config, tags=["y" * wire.TAG_CHARACTERS] * wire.TAGS)
     with pytest.raises(ConfigurationError, match="262145"):
         probe_and_transport(config={"data": config["data"] + "x"})
+
+
+class Loss(enum.Enum):
+    GRPO = "grpo"
+    SUM = (1, 2)
+
+
+@dataclasses.dataclass
+class Lora:
+    rank: int = 8
+    modules: frozenset[str] = frozenset({"q_proj", "k_proj", "v_proj"})
+
+
+class Plain:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "reported"),
+    [
+        (np.float32(1e-4), 1e-4),
+        (np.float64(0.1), 0.1),
+        (np.int64(7), 7),
+        (np.bool_(True), True),
+        (np.array([0.5]), 0.5),
+        (np.arange(3), [0, 1, 2]),
+        (np.zeros((40, 50)), "ndarray of shape [40, 50]"),
+        (torch.tensor(0.5), 0.5),
+        (torch.tensor(3), 3),
+        (torch.empty(2, device="meta"), "Tensor of shape [2]"),
+        (torch.bfloat16, "torch.bfloat16"),
+        (math.nan, "nan"),
+        (np.float32("-inf"), "-inf"),
+        (Loss.GRPO, "grpo"),
+        (Loss.SUM, "SUM"),
+        (Lora(), {"rank": 8, "modules": ["k_proj", "q_proj", "v_proj"]}),
+        (argparse.Namespace(lr=0.1), {"lr": 0.1}),
+        ({3, 1, 2}, [1, 2, 3]),
+        (Path("a/b"), "a/b"),
+        ("data/\udce9t\udce9", "data/\\udce9t\\udce9"),
+        (datetime.date(2026, 1, 2), "2026-01-02"),
+        (Plain(), f"{__name__}.Plain"),
+        (nested, f"{__name__}.nested"),
+        (functools.partial(nested, 3), "functools.partial(<function nested>, 3)"),
+        pytest.param(10**5000, "an integer of 16610 bits", id="long"),
+        (2**64 - 1, 2**64 - 1),
+    ],
+)
+def test_a_setting_is_reported_as_it_was_meant(value: object, reported: object) -> None:
+    shown = jsonable({"value": value})["value"]
+    assert shown == reported
+    assert type(shown) is type(reported)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "password",
+        "HF_TOKEN",
+        "token",
+        "apiKey",
+        "openai_api_key",
+        "db.passwd",
+        "clientSecret",
+        "auth_token",
+        "aws-secret-access-key",
+        "api_tokens",
+        "user_token",
+        "credentials",
+    ],
+)
+def test_what_a_name_calls_secret_is_hidden(name: str) -> None:
+    assert jsonable({"deeper": [{name: "abc123"}]}) == {"deeper": [{name: "***"}]}
+    assert jsonable({name: "abc123"}, hides_secrets=False) == {name: "abc123"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_tokens", 512),
+        ("max_tokens", "512"),
+        ("tokenizer", "Qwen/Qwen3-0.6B"),
+        ("token_count", 3),
+        ("pad_token_id", 0),
+        ("pad_token", "PAD"),
+        ("start_of_text_token", "<|text|>"),
+        ("key_dim", 64),
+        ("sort_key", "length"),
+        ("token", 17),
+        ("use_credentials", False),
+        ("secret_length", 5),
+        ("hub_token", None),
+        ("url", "https://host:80/a@b"),
+        ("model", "a/sk-small"),
+    ],
+)
+def test_what_only_resembles_a_secret_stays(name: str, value: object) -> None:
+    assert jsonable({name: value}) == {name: value}
+
+
+def test_secrets_within_texts_are_hidden() -> None:
+    shown = jsonable({"db": "postgresql://me:pw@host/db", "command": "run --key hf_" + "a" * 30})
+    assert shown == {"db": "postgresql://me:***@host/db", "command": "run --key ***"}
+
+
+@pytest.mark.parametrize(("switch", "shown"), [("off", "abc"), ("on", "***"), ("", "***")])
+def test_a_variable_says_whether_secrets_leave(
+    switch: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ISENTROPE_REDACT", switch)
+    probe = isentrope.Probe(
+        name="a", config=argparse.Namespace(api_key="abc"), mode="offline", run_id="secret"
+    )
+    probe.step(1)
+    probe.finish()
+    starts = [path.read_bytes() for path in probe.config.home.rglob("*") if path.is_file()]
+    assert any(f'"api_key":"{shown}"'.encode() in content for content in starts)
 
 
 def test_why_a_run_failed_is_cut() -> None:

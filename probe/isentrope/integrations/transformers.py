@@ -24,6 +24,7 @@ from transformers.integrations import integration_utils
 
 from isentrope.integrations.attachment import resume_probe, save_probe
 from isentrope.probe import Probe
+from isentrope.run_config import jsonable
 from isentrope.trackers import requested_trackers
 from isentrope.transport.transport import Transport
 from isentrope_wire.errors import IsentropeError
@@ -162,7 +163,8 @@ class IsentropeCallback(StepReports):
             trackers
         )  # checked here, where it is given; the probe is built when training begins
         self.probe = None
-        self._name, self._project, self._config = name, project, dict(config or {})
+        self._name, self._project = name, project
+        self._config = jsonable(config or {}, hides_secrets=False)
         self._mode, self._trackers, self._transport = mode, trackers, transport
 
     def on_train_begin(

@@ -33,6 +33,7 @@ from isentrope.integrations.attachment import Attachment, Versions, check_parame
 from isentrope.integrations.transformers import IsentropeCallback, StepReports, resume_training
 from isentrope.lifecycle import error_text
 from isentrope.probe import Probe
+from isentrope.run_config import jsonable
 from isentrope.scores import TokenScores
 from isentrope.statistics.samples import ANSWER, PROMPT_IDS, REWARD, text_bytes
 from isentrope_wire.control import Control
@@ -142,7 +143,7 @@ def attach(
                 "trainer": type(trainer).__name__,
                 "head": head,
                 **trainer.args.to_sanitized_dict(),
-                **(config or {}),
+                **jsonable(config or {}, hides_secrets=False),
             },
             control=control,
             hold=hold,
