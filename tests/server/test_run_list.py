@@ -158,6 +158,19 @@ def test_a_list_is_sorted_by_any_column(server: ServerInThread, client: Client) 
         client.ask(calls.runs(sort="no_column"))
 
 
+@pytest.mark.parametrize(
+    "name", ["optim.lr", "lr(x)", "mAP[0.5]", 'a"b', "größe", "lr, max", "a\\b", "a.b.c", "ключ"]
+)
+def test_a_list_is_sorted_by_any_name(server: ServerInThread, client: Client, name: str) -> None:
+    for run, number in {"b": 0.5, "a": 0.25, "c": 10.0}.items():
+        config = {name: number, "optim": {"lr": -number}, "a": "text"}
+        rank = Rank(server, name=run, config=config)
+        rank.send(step_report(1, {"entropy/mean": 1.0, name: -number}))
+    renew(server)
+    for sort, expected in ((f"config.{name}", "abc"), (f"metric.{name}", "cba")):
+        assert "".join(run.name for run in client.ask(calls.runs(sort=sort)).items) == expected
+
+
 def test_parts_of_a_line_without_a_value_are_null(server: ServerInThread, rank: Rank) -> None:
     scalars: Mapping[int, Mapping[str, float]] = {
         1: {"entropy/mean": 1.0},

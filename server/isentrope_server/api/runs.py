@@ -47,7 +47,7 @@ from isentrope_wire.reports import NAME_CHARACTERS, cut, is_visible
 
 router = APIRouter(tags=["runs"])
 
-_SORTS = rf"^-?({'|'.join(runs.SORTED_BY)})$".replace("NAME", r"[\w./:@ +-]+")
+_SORTS = rf"^-?({'|'.join(runs.SORTED_BY)})$".replace("NAME", ".+")
 _SORT = "In the place of `order` by a column, `-` before it for the largest first. Runs without a value come last."
 
 

@@ -7,6 +7,7 @@ query."""
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -380,6 +381,7 @@ _COLUMNS: Mapping[str, ColumnElement[Any]] = {
     **{name: runs.c[name] for name in ("project", "step", "created_at", "last_report_at")},
 }
 SORTED_BY = ("status", *_COLUMNS, *_OF_DIGEST, r"config\.NAME", r"metric\.NAME")
+_PLAIN_KEY = re.compile(r"[\w./:@ +()\[\]-]+", re.ASCII)
 _NUMBER = r"^-?[0-9.]+([eE][-+]?[0-9]+)?$"
 
 
@@ -396,12 +398,33 @@ def _sort_keys(
     elif kind == "metric":
         document, place = run_digests.c.digest, ["metrics", name]
     else:
-        document, place = runs.c.config, name.split(".")
-    if connection.dialect.name == SQLITE:
-        value = func.json_extract(document, "$" + "".join(f'."{part}"' for part in place))
+        document, place = runs.c.config, [name]
+    dialect = connection.dialect.name
+    value = _json_value(dialect, document, place)
+    if kind == "config" and "." in name:
+        # A key as it stands wins over an object's member.
+        value = func.coalesce(value, _json_value(dialect, document, name.split(".")))
+    if dialect == SQLITE:
         return case((func.typeof(value).in_(("integer", "real")), value)), value
-    value = func.json_extract_path_text(document, *place)
     return case((value.op("~")(_NUMBER), cast(value, Double))), value
+
+
+def _json_value(
+    dialect: str, document: ColumnElement[Any], place: Sequence[str]
+) -> ColumnElement[Any]:
+    """What a document holds at a place, NULL where it has none."""
+    if dialect != SQLITE:
+        return func.json_extract_path_text(document, *place)
+    value: ColumnElement[Any] = document
+    for part in place:
+        if _PLAIN_KEY.fullmatch(part):
+            value = func.json_extract(value, f'$."{part}"')
+        else:
+            # A path of SQLite's has no way to write a quote, or a letter that JSON escapes.
+            document = case((func.json_valid(value), value))
+            members = func.json_each(document).table_valued("key", "value")
+            value = select(members.c.value).where(members.c.key == part).scalar_subquery()
+    return value
 
 
 def counts(connection: Connection, wanted: RunFilter, *, silent_after_seconds: float) -> RunCounts:
