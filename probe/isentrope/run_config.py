@@ -152,10 +152,9 @@ def _number_or_text(value: Any) -> object:
         text = str(value)
     except Exception:  # noqa: BLE001  (a configuration's own code; its name will do)
         text = ""
-    if not text or (
-        type(value).__repr__ is object.__repr__ and type(value).__str__ is object.__str__
-    ):
-        return f"{type(value).__module__}.{type(value).__qualname__}"
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
+    if not text or text.startswith(f"<{name} object at 0x"):
+        return name
     return _text(_ADDRESS.sub("", text))
 
 
