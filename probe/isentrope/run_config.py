@@ -148,11 +148,13 @@ def _number_or_text(value: Any) -> object:
         return f"{type(value).__name__} of shape {list(shape)}"
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
     try:
         text = str(value)
-    except Exception:  # noqa: BLE001  (a configuration's own code; its name will do)
-        text = ""
-    name = f"{type(value).__module__}.{type(value).__qualname__}"
+    except Exception as error:
+        raise ConfigurationError(
+            f"config holds an object of {name} whose str() fails. Pass its settings instead."
+        ) from error
     if not text or text.startswith(f"<{name} object at 0x"):
         return name
     return _text(_ADDRESS.sub("", text))
