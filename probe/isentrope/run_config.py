@@ -149,12 +149,7 @@ def _number_or_text(value: Any) -> object:
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     name = f"{type(value).__module__}.{type(value).__qualname__}"
-    try:
-        text = str(value)
-    except Exception as error:
-        raise ConfigurationError(
-            f"config holds an object of {name} whose str() fails. Pass its settings instead."
-        ) from error
+    text = str(value)
     if not text or text.startswith(f"<{name} object at 0x"):
         return name
     return _text(_ADDRESS.sub("", text))
