@@ -112,6 +112,17 @@ def not_finite_advantages(advantages: Tensor, mask: Tensor) -> str:
     )
 
 
+def check_not_in_backward() -> None:
+    """InputError where backward is under way: a function that is computed again would have its
+    tokens counted twice, by other thresholds."""
+    if torch._C._current_graph_task_id() != -1:
+        raise InputError(
+            "probe.gate was called while backward runs, by a function that is checkpointed and "
+            "computed again: its tokens would count twice. Call score and gate outside the "
+            "function that is passed to torch.utils.checkpoint."
+        )
+
+
 def broadcast_advantages(
     advantages: Tensor, logprobs: Tensor, packing: Packing | None = None
 ) -> Tensor:

@@ -147,6 +147,13 @@ def announce(config: ProbeConfig) -> None:
             or f"reported to {target} (set ISENTROPE_URL, the address of its pages, as well)"
         )
     sys.stderr.write(f"isentrope: run {config.run_id}, {where}\n")
+    if config.run_id in _finished_runs:
+        logger.warning(
+            "Run %s had finished in this process; what follows is its next attempt, whose steps "
+            "take the place of equal ones. Give each training a run id of its own, unless it "
+            "continues from a checkpoint.",
+            config.run_id,
+        )
 
 
 def page_of(config: ProbeConfig) -> str:
@@ -232,6 +239,8 @@ def last_unhandled_error() -> BaseException | None:
     return error
 
 
+_finished_runs: set[str] = set()
+"""Ids of the runs that this process has finished."""
 LONGEST_END_SECONDS = 1.0
 """How long the end of a run may take, whatever hangs."""
 LAST_EXCHANGE_SHARE = 0.6
@@ -251,20 +260,21 @@ class RunEnd:
         trackers: Trackers,
         guard: Guard,
         *,
+        run_id: str = "",
         at_process_end: bool = True,
         sends_output: bool = True,
     ) -> None:
         """Build it after the transport is open: what is registered last is called first, and the
         transport closes itself. In mode disabled the process's end is not the run's.
         `sends_output`: a failed run has the last lines of its output with its error."""
-        self._sends_output = sends_output
+        self._sends_output, self._run_id = sends_output, run_id
         self._control = control
         self._ranks = ranks
         self._transport = transport
         self._trackers = trackers
         self._guard = guard
         self._process = os.getpid()
-        self._finished = False
+        self.finished = False
         self._earlier_error = id(last_unhandled_error())
         if at_process_end:
             atexit.register(self._process_ends)
@@ -276,9 +286,11 @@ class RunEnd:
     def finish(self, status: str, error: str = "") -> None:
         """Send the last message and close transport and trackers. Safe to repeat: the first call
         counts."""
-        if self._finished:
+        if self.finished:
             return
-        self._finished = True
+        self.finished = True
+        if status == "finished":
+            _finished_runs.add(self._run_id)
         atexit.unregister(self._process_ends)
         end = time.monotonic() + LONGEST_END_SECONDS
         with self._guard.protect("finishing the run"):

@@ -236,6 +236,7 @@ class Probe:
             self._transport,
             self._trackers,
             self._guard,
+            run_id=self.run_id,
             at_process_end=self.config.mode != "disabled",
             sends_output=self.config.texts,
         )
@@ -523,6 +524,7 @@ class Probe:
         with self._gating:
             self._scores_to_gate = self._bypassed = False
             self._gated = self._has_gated = True
+            inputs.check_not_in_backward()
             self._begin_step()
             inputs.matching("logprobs", own, scores.logprobs)
             packing, sequences = None, own
@@ -610,7 +612,7 @@ class Probe:
         if self._inactive():
             return
         with self._guard.protect("discarding a batch", self._stopwatch):
-            self._scores_to_gate = False
+            self._scores_to_gate = self._gated = False
             self._ledger.discard()
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
@@ -882,7 +884,13 @@ class Probe:
                 "probe.gate: it acts on nothing. Compute the loss from the tensor that gate returns.",
             )
         last = self._control.last_step
-        if last is not None and step <= last:
+        if self._end.finished:
+            self._warn_once(
+                "ended",
+                f"The run has ended: step {step} and those after it are not reported. Build a new "
+                "Probe for another training.",
+            )
+        elif last is not None and step <= last:
             self._warn_once(
                 "step",
                 f"Step {step} was closed after step {last}: pass the count of optimiser updates, which rises. Both reports "

@@ -513,6 +513,20 @@ def test_accumulated_parts_without_backward_are_left_out() -> None:
     assert scalars["entropy/observed_change"] == pytest.approx(float(change[mask].mean()))
 
 
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_gate_that_is_computed_again_is_refused(use_reentrant: bool) -> None:
+    table = Table()
+    probe, _ = probe_and_transport()
+
+    def loss(logits: Tensor) -> Tensor:
+        gated = probe.gate(probe.score(logits, table.ids), table.advantages, table.mask)
+        return -(table.advantages * gated)[table.mask].mean()
+
+    value = checkpoint(loss, table.logits, use_reentrant=use_reentrant)
+    with pytest.raises(InputError, match="checkpointed"):
+        value.backward()
+
+
 @pytest.mark.parametrize("returned", [1, 3])
 def test_rescore_of_another_number_of_parts(returned: int) -> None:
     table = Table()

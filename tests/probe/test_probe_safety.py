@@ -511,3 +511,26 @@ def test_the_end_of_a_run_takes_about_a_second_though_another_rank_never_comes(
     seconds = time.monotonic() - started
     work.released.set()
     assert seconds < 2.0, "a second, and what a busy machine adds"
+
+
+def test_steps_after_the_end_are_said_to_be_lost(caplog: pytest.LogCaptureFixture) -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    run_steps(loop, probe, 2)
+    probe.finish()
+    with caplog.at_level(logging.WARNING, logger="isentrope"):
+        run_steps(loop, probe, 2)
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["The run has ended"]
+    assert len(reports(transport)) == 2
+
+
+@pytest.mark.parametrize("status", ["finished", "failed"])
+def test_a_run_begun_again_after_its_end_is_named(
+    status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
+    with caplog.at_level(logging.WARNING, logger="isentrope"):
+        for _ in range(2):
+            isentrope.Probe(run_id=f"trial-{status}", mode="offline").finish(status)
+    named = [record for record in caplog.records if f"trial-{status}" in record.message]
+    assert len(named) == int(status == "finished")

@@ -256,6 +256,8 @@ class TrainerAttachment(StepReports):
         self._probe.log({**scalars, **promised})
 
     def close_step(self, step: int) -> None:
+        if self._finished:  # this training is not observed
+            return
         self._groups_known, self._room = False, None
         norm, self._norm = self._norm, None
         optimizer, largest, rates = (
@@ -288,6 +290,8 @@ class TrainerAttachment(StepReports):
         try:
             return theirs(*args, **kwargs)
         except BaseException as error:
+            # As TRL itself would train on: attached again, the trainer must not look busy.
+            self._trainer.is_in_train = False
             self._rescore_tokens = 0
             self.fail(error_text(error), alone=self._trainer.accelerator.num_processes == 1)
             raise

@@ -10,8 +10,9 @@ import pytest
 import torch
 from datasets import Dataset
 from torch import Tensor
+from transformers import TrainerCallback
 
-from isentrope.integrations.trl import attach
+from isentrope.integrations.trl import attach, detach
 from isentrope.step_report import ClosedStep
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.control import Control
@@ -273,6 +274,38 @@ def test_a_failure_of_ours_leaves_the_run_to_trls_own_head(
     assert [record.name for record in caplog.records if record.levelno == logging.ERROR] == [
         "isentrope"
     ]
+
+
+class Interrupts(TrainerCallback):
+    """Ctrl-C in the second step of the first training."""
+
+    is_over = False
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 1 and not self.is_over:
+            self.is_over = True
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_trainer_is_attached_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the log advises works; without it nothing is said of steps that are not reported."""
+    made, first, second = tiny_trl.trainer(tmp_path), InMemoryTransport(), InMemoryTransport()
+    made.add_callback(Interrupts())
+    attach(made, transport=first)
+    with pytest.raises(KeyboardInterrupt):
+        made.train()
+    with caplog.at_level(logging.WARNING, logger="isentrope"):
+        made.train()
+    assert [record.message[:26] for record in caplog.records if "isentrope" in record.name] == [
+        "The attached run has ended"
+    ]
+    assert len(tiny_trl.reports(first)) == 1
+    detach(made)
+    attach(made, transport=second)
+    made.train()
+    assert [report.step for report in tiny_trl.reports(second)] == [1, 2]
 
 
 def test_trl_s_log_probs_are_gated_though_the_diagnosis_fails(
