@@ -9,7 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from isentrope_wire.diagnosis.checks import CHECKS, cure_of, missing, reason_for_health
-from isentrope_wire.diagnosis.measures import HELD_OUT, PART, POSITION, Measures, quantity_of
+from isentrope_wire.diagnosis.measures import (
+    HELD_OUT,
+    PART,
+    POSITION,
+    READ,
+    Measures,
+    quantity_of,
+)
 from isentrope_wire.diagnosis.traces import Trace
 
 Row = dict[str, float]
@@ -202,6 +209,10 @@ def test_what_is_not_measured_is_listed_with_its_need() -> None:
     assert {"plateau", "kl"}.isdisjoint(unjudged)
     assert "eval" in unjudged["reward_hacking"]
     assert "clip_ratio/region_mean" in unjudged["clip_saturation"]
+
+
+def test_what_the_checks_read_is_kept() -> None:
+    assert {metric for check in CHECKS for names in check.reads for metric in names} <= {*READ}
 
 
 def test_every_cause_has_something_to_do() -> None:

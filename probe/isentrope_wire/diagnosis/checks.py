@@ -28,6 +28,8 @@ AHEAD = 25
 MOST = 0.5
 """A share that is most of all."""
 ALL = 0.95
+_LEAST_SECONDS = 0.1
+"""A step that takes less is the loop's own overhead: it is not judged by its time."""
 _LATE = 60
 """Steps before which held-out scores, reward parts and a plateau are not judged."""
 
@@ -631,6 +633,8 @@ def throughput(measures: Measures) -> Finding | None:
     if seconds is None or seconds.start <= 0:
         return None
     newest = median(list(seconds.recent)[-20:])
+    if newest < _LEAST_SECONDS:
+        return None
     change = seconds.change(last_part(measures))
     if newest < 1.4 * seconds.start or change is None or change.low < 0.1 * seconds.start:
         return None
