@@ -235,7 +235,9 @@ def last_output() -> str:
 def last_unhandled_error() -> BaseException | None:
     """The last error that nothing handled; a notebook has such errors and continues."""
     # `last_exc` from Python 3.12 on, `last_value` before.
-    error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    # Not by getattr, which makes an error of each name that is missing, at each step.
+    known = sys.__dict__
+    error: BaseException | None = known.get("last_exc") or known.get("last_value")
     return error
 
 

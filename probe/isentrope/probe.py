@@ -853,6 +853,8 @@ class Probe:
             self._begun_under = active
 
     def _take_batches(self) -> tuple[TokenBatch, ...]:
+        if not self._ledger.calls and not self._ledger.discarded:
+            return ()
         if self._ledger.overflowed:
             self._logged[TOKEN_NOT_RECORDED] = float(self._ledger.tokens)
         batches = self._ledger.trained()
