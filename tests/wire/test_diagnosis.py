@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from isentrope_wire.answers import HealthLevel, Status
+from isentrope_wire.answers import Alert, HealthLevel, Status
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import (
     Compared,
@@ -25,6 +25,7 @@ from isentrope_wire.control_answers import (
 )
 from isentrope_wire.diagnosis.effect import SUGGESTED_THRESHOLDS, LastSteps
 from isentrope_wire.diagnosis.health import Diagnosis, Measured, diagnose, preview
+from isentrope_wire.reports import AlertLevel
 from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfCurve, WhatIfSums
 
 Value = TypeVar("Value")
@@ -634,3 +635,38 @@ def test_before_any_sums_a_preview_says_that_nothing_is_known() -> None:
     answer = preview(run(collapse, 41), Control(method="clip_v", mu_low=1.0))
     assert (answer.forecast, answer.pace) == (None, None)
     assert "no step has what-if sums" in answer.message
+
+
+def alert_at(step: int, kind: str, level: AlertLevel = AlertLevel.WATCH) -> Alert:
+    return Alert(
+        id=f"{step}-{kind}", step=step, recorded_at=1.0, kind=kind, level=level, message="Found.",
+        cause=None, evidence={}, suggestion=None, acknowledged_by=None, acknowledged_at=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("findings", "level", "words"),
+    [
+        ([], HealthLevel.HEALTHY, ""),
+        (
+            [alert_at(190, "plateau"), alert_at(170, "truncation")],
+            HealthLevel.WATCH,
+            " First found, at step 170: completions are cut off.",
+        ),
+        (
+            [alert_at(190, "kl", AlertLevel.ACT), alert_at(170, "truncation")],
+            HealthLevel.ACT,
+            " First found, at step 170: completions are cut off; most urgent, at step 190: KL runs away.",
+        ),
+        ([alert_at(100, "truncation", AlertLevel.ACT)], HealthLevel.HEALTHY, ""),
+    ],
+)
+def test_the_health_line_names_the_first_and_the_most_urgent(
+    findings: list[Alert], level: HealthLevel, words: str
+) -> None:
+    """A finding of long ago says nothing of now."""
+    found = diagnose(run(lambda step: 1.0, 200, findings=findings))
+    assert (found.level, found.message) == (
+        level,
+        f"Entropy is level at 1.000 nats, as at the start.{words}",
+    )

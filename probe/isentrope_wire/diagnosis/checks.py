@@ -857,3 +857,6 @@ CHECKS: tuple[Check, ...] = (
     ),
 )
 """Causes first: where two are found at one step, the one that stands higher is named first."""
+
+FINDINGS = tuple(check.kind for check in CHECKS)
+"""The kinds of alerts that they raise."""

@@ -49,9 +49,11 @@ from isentrope_wire.diagnosis.slope import slope_of
 from isentrope_wire.hold_decision import Action, HoldStatus, control_under
 from isentrope_wire.methods import Method
 from isentrope_wire.numbers import Answer, Number, decimals_of, fixed, percent
-from isentrope_wire.reports import error_in_a_line
+from isentrope_wire.reports import ALERT_KINDS, AlertLevel, error_in_a_line
 from isentrope_wire.what_if import knows
 
+_RECENT_STEPS = 50
+"""Least number of newest steps whose findings count for the health line."""
 _SLIGHT = 0.05
 """A share lost or gained below which a level entropy is near its early level."""
 _SILENT = "No report has come for a while: the process is frozen, ended or cut off."
@@ -192,6 +194,8 @@ class Measured:
     active: ControlVersion | None = None
     verdict: Verdict | None = None
     alert: Alert | None = None
+    findings: Sequence[Alert] = ()
+    """What the checks found: the newest alerts of their kinds."""
 
     @cached_property
     def course(self) -> Course | None:
@@ -233,11 +237,12 @@ def diagnose(measured: Measured) -> Diagnosis:
     """Level, sentence, cause, forecast and suggestion of a run as it is now."""
     state = _State(measured)
     course = state.course
-    message = _message(state)
+    findings = recent_findings(measured, state.age)
+    message = _message(state) + findings_in_words(findings)
     is_over = measured.status.is_over
     forecast, mean_pace = (None, None) if is_over else _unchanged(state)
     return Diagnosis(
-        level=state.level,
+        level=level_with(state.level, findings),
         step=measured.step,
         entropy=None if course is None else course.entropy,
         early_level=state.early,
@@ -257,6 +262,44 @@ def diagnose(measured: Measured) -> Diagnosis:
         alert=measured.alert,
         verdict=measured.verdict,
     )
+
+
+def recent_findings(measured: Measured, age: int) -> list[Alert]:
+    """What the checks found in the newest fifth of the run, 50 steps at least; the first in time
+    first. An alert is never withdrawn, so older ones say nothing of now."""
+    since = (measured.step or 0) - max(_RECENT_STEPS, age // 5)
+    recent = [alert for alert in measured.findings if alert.step >= since]
+    return sorted(recent, key=lambda alert: alert.step)
+
+
+def findings_in_words(findings: Sequence[Alert]) -> str:
+    """The first in time, which the others may follow from, and the most urgent where it is
+    another."""
+    if not findings:
+        return ""
+    first = findings[0]
+    words = f" First found, at step {first.step}: {_named(first)}"
+    urgent = next((alert for alert in findings if alert.level == AlertLevel.ACT), first)
+    if urgent.kind != first.kind:
+        words += f"; most urgent, at step {urgent.step}: {_named(urgent)}"
+    return f"{words}."
+
+
+def _named(alert: Alert) -> str:
+    title = ALERT_KINDS.get(alert.kind, alert.kind)
+    if title[:2].isupper():
+        return title
+    return title[:1].lower() + title[1:]
+
+
+def level_with(level: HealthLevel, findings: Sequence[Alert]) -> HealthLevel:
+    """The level of the entropy's course, raised to that of what the checks found."""
+    levels = {alert.level for alert in findings}
+    if AlertLevel.ACT in levels:
+        return HealthLevel.ACT
+    if levels and level in (HealthLevel.HEALTHY, HealthLevel.NO_DATA):
+        return HealthLevel.WATCH
+    return level
 
 
 def preview(measured: Measured, control: Control, *, curves: bool = False) -> Preview:

@@ -19,6 +19,7 @@ from isentrope_server.store.reports import attachments, series, steps
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
 from isentrope_wire import metrics
+from isentrope_wire.diagnosis.checks import FINDINGS
 from isentrope_wire.diagnosis.course import DIRECTIONS, STEPS_READ
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps
 from isentrope_wire.diagnosis.health import Measured
@@ -33,6 +34,7 @@ _COURSE = (
     metrics.HOLD_TARGET,
     metrics.REWARD_MEAN,
 )
+_FINDINGS_READ = 20
 _PREDICTION = (
     metrics.ENTROPY_GAIN,
     metrics.ENTROPY_PREDICTION_R2,
@@ -111,6 +113,12 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         is_acting=run.step in finite(last[metrics.HOLD_MU]),
         rewards=finite(last[metrics.REWARD_MEAN]),
         applied_steps=[step for _, step in controls.applied_steps(connection, run.key)],
+        findings=[
+            alert
+            for _, alert in attachments.newest_alerts(
+                connection, run.key, kinds=FINDINGS, limit=_FINDINGS_READ
+            )
+        ],
     )
     if not for_control:
         return found
