@@ -43,9 +43,9 @@ _RUNS_AT_ONCE = 20
 _REST = 4.0
 """Pause divided by work."""
 _REASON_CHARACTERS = 300
-_METRICS = 500
+_METRICS = 5_000
 """Newest values that are kept for lists, the first by name: a run may log a norm for each
-parameter."""
+parameter. Lists are sorted by these; others are read when they are asked for."""
 _NEWEST_STEPS = 60
 """Not every step need have measured everything."""
 

@@ -112,3 +112,8 @@ def test_a_new_step_is_painted(site: Site, open_page: OpenPage) -> None:
     page.wait_for_function(
         "() => document.querySelector('#chart-entropy .js-plotly-plot').data.find(t => t.name === 'entropy').x.at(-1) === 13"
     )
+
+
+def test_cards_tell_small_and_large_rewards() -> None:
+    shown = [overview.sized(value) for value in (0.97917, 0.0, 4e-5, -0.002, 1.25e9, None)]
+    assert shown == ["0.979", "0.000", "4e−5", "−0.002", "1.25e9", "–"]

@@ -13,6 +13,7 @@ import isentrope
 from isentrope.client import calls
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
+from isentrope_server import digests
 from isentrope_server.backend import RetryPauses
 from isentrope_server.digests import LINE_PARTS, renew_digests
 from isentrope_server.store import runs
@@ -169,6 +170,67 @@ def test_a_list_is_sorted_by_any_name(server: ServerInThread, client: Client, na
     renew(server)
     for sort, expected in ((f"config.{name}", "abc"), (f"metric.{name}", "cba")):
         assert "".join(run.name for run in client.ask(calls.runs(sort=sort)).items) == expected
+
+
+RATES = (1e-3, 3e-5, 1e-4, 2e-6)
+ODD_NAMES = ("timing(s)/gen", "share, %", 'the "quoted"', "a.b.c", "x")
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_any_name_sorts_as_numbers(server: ServerInThread, client: Client, name: str) -> None:
+    """Metrics, parameters, parameters below one with a dot in its name, and numbers as texts."""
+    for rate in RATES:
+        texts = {name: f"{rate:g}"}
+        config = {name: rate, "optim.all": {name: rate}, "optim": texts, "text": name}
+        Rank(server, name=f"{rate:g}", config=config).send(step_report(1, {name: rate}))
+    renew(server)
+    right = [f"{rate:g}" for rate in sorted(RATES)]
+    for sort in (
+        f"metric.{name}",
+        f"config.{name}",
+        f"config.optim.all.{name}",
+        f"config.optim.{name}",
+    ):
+        assert [run.name for run in client.ask(calls.runs(sort=sort)).items] == right, sort
+        largest_first = client.ask(calls.runs(sort=f"-{sort}")).items
+        assert [run.name for run in largest_first] == right[::-1], sort
+    assert len(client.ask(calls.runs(sort=f"config.text.{name}")).items) == len(RATES)
+
+
+def test_values_beyond_a_digest_are_read(
+    server: ServerInThread, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "_METRICS", 10)
+    norms = {f"norm/{layer:03}": float(layer) for layer in range(30)}
+    Rank(server).send(step_report(1, norms), step_report(2, {"norm/000": 5.0}))
+    renew(server)
+    (run,) = client.ask(calls.runs(metric=["norm/000", "norm/029", "gone"])).items
+    assert run.digest is not None
+    assert run.digest.metrics == {"norm/000": 5.0, "norm/029": 29.0}
+
+
+def test_norms_of_many_layers_sort(server: ServerInThread, client: Client) -> None:
+    for name, last in (("b", 2.0), ("a", 1.0)):
+        norms = {f"norm/{layer:03}": 0.0 for layer in range(700)}
+        Rank(server, name=name).send(step_report(1, {**norms, "z/last": last}))
+    renew(server)
+    listed = client.ask(calls.runs(sort="metric.z/last")).items
+    assert [run.name for run in listed] == ["a", "b"]
+
+
+def test_the_key_as_it_stands_wins(server: ServerInThread, client: Client) -> None:
+    for name, own, nested in (("first", 1, 9), ("second", 2, 8)):
+        Rank(server, name=name, config={"optim.lr": own, "optim": {"lr": nested}})
+    assert [run.name for run in client.ask(calls.runs(sort="config.optim.lr")).items] == [
+        "first",
+        "second",
+    ]
+
+
+@pytest.mark.parametrize("sort", ["no_column", "config.", "metric", "-", "step.x"])
+def test_a_column_that_is_none_is_named(client: Client, sort: str) -> None:
+    with pytest.raises(ApiError, match=r"sort needs one of status, .* got"):
+        client.ask(calls.runs(sort=sort))
 
 
 def test_parts_of_a_line_without_a_value_are_null(server: ServerInThread, rank: Rank) -> None:
@@ -376,8 +438,6 @@ def test_deleted_runs_are_neither_listed_nor_counted(
 def test_a_run_whose_digest_fails_does_not_keep_others_from_theirs(
     server: ServerInThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from isentrope_server import digests
-
     bad, good = falling(server, 0.4), falling(server, 0.4)
     compute = digests.digest_of
 

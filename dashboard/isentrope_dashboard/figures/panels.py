@@ -172,7 +172,7 @@ DISTRIBUTIONS: Sequence[Panel] = (
     Panel(
         name="covariance",
         title="Covariance of log p and A",
-        unit="mean of the largest, log scale; gaps where it is below 0",
+        unit="mean of the largest, log scale; triangles where it is below 0",
         lines=[
             Line(metric, f"top {100 * share:g} %" if share < 1 else "all", str(number), theme.DASHES[number])
             for number, (metric, share) in enumerate(metrics.COVARIANCE_TOP.items())

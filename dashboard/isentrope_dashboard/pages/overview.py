@@ -21,7 +21,7 @@ from isentrope_dashboard.components.header import LEVELS, STATUS
 from isentrope_dashboard.figures.chart import EMPTY, smoothed
 from isentrope_dashboard.figures.panel import Forecast
 from isentrope_dashboard.figures.panels import OVERVIEW
-from isentrope_dashboard.formatting import change, number, percent
+from isentrope_dashboard.formatting import change, number, percent, significant
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages import charts, compare
 from isentrope_dashboard.view import View
@@ -173,9 +173,15 @@ class Kpi:
     """Of the early level and the newest one."""
 
 
+def sized(value: float | None) -> str:
+    """Three decimals; of a size that these can't tell, four digits."""
+    is_usual = value is None or value == 0 or 0.01 <= abs(value) < 1e6
+    return number(value) if is_usual else significant(value)
+
+
 def _in_percent(early: float | None, now: float | None) -> Against:
     if early is None or now is None or not math.isfinite(now):
-        return "", "", "" if early is None else f"early {number(early)}"
+        return "", "", "" if early is None else f"early {sized(early)}"
     if early == 0:
         return "", "", "early 0"
     share = (now - early) / abs(early)
@@ -183,7 +189,7 @@ def _in_percent(early: float | None, now: float | None) -> Against:
     return (
         f"{number(100 * share, 0, signed=True)}\N{NO-BREAK SPACE}%",
         tone,
-        f"vs early {number(early)}",
+        f"vs early {sized(early)}",
     )
 
 
@@ -204,7 +210,7 @@ def _in_points(early: float | None, now: float | None) -> Against:
 
 KPIS = (
     Kpi("Entropy", "nats", metrics.ENTROPY_MEAN, number, _in_percent),
-    Kpi("Reward", "mean", metrics.REWARD_MEAN, number, _in_percent),
+    Kpi("Reward", "mean", metrics.REWARD_MEAN, sized, _in_percent),
     Kpi("Predicted ΔH", "nats a step", metrics.ENTROPY_PREDICTED_CHANGE, change, _as_a_share),
     Kpi("Clipped", "of tokens", metrics.CLIP_FRACTION, percent, _in_points),
 )

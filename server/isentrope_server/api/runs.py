@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Response
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 from sqlalchemy import Connection
 
 from isentrope_server.api.dependencies import (
@@ -27,7 +29,7 @@ from isentrope_server.control.versions import run_control
 from isentrope_server.errors import Conflict, NotFound
 from isentrope_server.store import access, removal, runs, streams
 from isentrope_server.store.access import Principal
-from isentrope_server.store.reports import attachments
+from isentrope_server.store.reports import attachments, series
 from isentrope_server.store.runs import Run, RunFilter
 from isentrope_server.store.writer import RunChanged, Transaction
 from isentrope_wire.answers import (
@@ -47,8 +49,22 @@ from isentrope_wire.reports import NAME_CHARACTERS, cut, is_visible
 
 router = APIRouter(tags=["runs"])
 
-_SORTS = rf"^-?({'|'.join(runs.SORTED_BY)})$".replace("NAME", ".+")
-_SORT = "In the place of `order` by a column, `-` before it for the largest first. Runs without a value come last."
+_SORT = (
+    "In the place of `order` by a column: "
+    + ", ".join(f"`{column}`" for column in runs.SORTED_BY)
+    + ", `config.NAME` or `metric.NAME`; `-` before it for the largest first. Runs without a value "
+    "come last."
+)
+_SORT_CHARACTERS = NAME_CHARACTERS + len("-metric.")
+
+
+def _check_sort(sort: str) -> str:
+    column = sort.removeprefix("-")
+    kind, _, name = column.partition(".")
+    if column not in runs.SORTED_BY and not (kind in runs.NAMED and name):
+        columns = ", ".join(runs.SORTED_BY)
+        raise ValueError(f"sort needs one of {columns}, config.NAME or metric.NAME; got {sort!r}")
+    return sort
 
 
 class RunEdit(Body):
@@ -98,7 +114,8 @@ async def list_runs(
     wanted: RunFilterDep,
     order: RunOrder = RunOrder.NEWEST,
     sort: Annotated[
-        str | None, Query(pattern=_SORTS, max_length=NAME_CHARACTERS, description=_SORT)
+        Annotated[str, AfterValidator(_check_sort)] | None,
+        Query(max_length=_SORT_CHARACTERS, description=_SORT),
     ] = None,
     metric: Annotated[
         _Names, Query(description="Metrics whose newest values the digests are to have.")
@@ -125,6 +142,7 @@ async def list_runs(
             sort=sort,
             metrics=metric,
         )
+        found = [_add_metrics(connection, run, metric) for run in found]
         places = [(run.attention, run.key) if by_attention else (run.key,) for run in found]
         if sort is not None:
             places = [((after[0] if after else 0) + number,) for number in range(1, len(found) + 1)]
@@ -133,6 +151,17 @@ async def list_runs(
         return json_answer(page_of(list(zip(places, items, strict=True)), limit))
 
     return await backend.read(read)
+
+
+def _add_metrics(connection: Connection, run: Run, names: Sequence[str]) -> Run:
+    """The run, whose digest has these metrics' newest values, also those that it does not keep."""
+    if run.digest is None or run.digest.metrics.keys() >= set(names):
+        return run
+    missing = set(names) & series.names(connection, run.key) - run.digest.metrics.keys()
+    if not missing:
+        return run
+    found = {item.name: item.value for item in series.latest(connection, run.key, missing)}
+    return replace(run, digest=replace(run.digest, metrics={**run.digest.metrics, **found}))
 
 
 @router.get("/run-counts")

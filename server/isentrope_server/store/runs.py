@@ -7,9 +7,8 @@ query."""
 from __future__ import annotations
 
 import logging
-import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,6 +18,7 @@ from sqlalchemy import (
     Double,
     Row,
     Select,
+    Text,
     Update,
     and_,
     case,
@@ -380,50 +380,70 @@ _COLUMNS: Mapping[str, ColumnElement[Any]] = {
     "attention": run_digests.c.attention,
     **{name: runs.c[name] for name in ("project", "step", "created_at", "last_report_at")},
 }
-SORTED_BY = ("status", *_COLUMNS, *_OF_DIGEST, r"config\.NAME", r"metric\.NAME")
-_PLAIN_KEY = re.compile(r"[\w./:@ +()\[\]-]+", re.ASCII)
-_NUMBER = r"^-?[0-9.]+([eE][-+]?[0-9]+)?$"
+SORTED_BY = ("status", *_COLUMNS, *_OF_DIGEST)
+NAMED = ("config", "metric")
+"""What a list is sorted by with a name behind a dot: `config.lr`."""
+_NUMBER = r"^-?[0-9]+\.?[0-9]*([eE][-+]?[0-9]+)?$"
+_MOST_PARTS = 6
 
 
 def _sort_keys(
     connection: Connection, column: str, status: ColumnElement[str]
 ) -> tuple[ColumnElement[Any], ...]:
-    """What a list is sorted by, NULL where a run has none: of a column in JSON the number, then the
-    text."""
+    """What a list is sorted by, NULL where a run has none: of a column in JSON the number, also one
+    that came as text, then the text."""
     if column in _COLUMNS or column == "status":
         return (_COLUMNS.get(column, status),)
     kind, _, name = column.partition(".")
     if column in _OF_DIGEST:
-        document, place = run_digests.c.digest, [column]
+        document, places = run_digests.c.digest, [[column]]
     elif kind == "metric":
-        document, place = run_digests.c.digest, ["metrics", name]
+        document, places = run_digests.c.digest, [["metrics", name]]
     else:
-        document, place = runs.c.config, [name]
-    dialect = connection.dialect.name
-    value = _json_value(dialect, document, place)
-    if kind == "config" and "." in name:
-        # A key as it stands wins over an object's member.
-        value = func.coalesce(value, _json_value(dialect, document, name.split(".")))
-    if dialect == SQLITE:
-        return case((func.typeof(value).in_(("integer", "real")), value)), value
+        document, places = runs.c.config, _places(name)
+    if connection.dialect.name == SQLITE:
+        value = _first(_json_value(document, place) for place in places)
+        text = cast(value, Text)
+        looks_so = and_(text.op("GLOB")("*[0-9]*"), text.op("NOT GLOB")("*[^0-9.eE+-]*"))
+        is_number = or_(func.typeof(value).in_(("integer", "real")), looks_so)
+        return case((is_number, cast(value, Double))), value
+    value = _first(func.json_extract_path_text(document, *place) for place in places)
     return case((value.op("~")(_NUMBER), cast(value, Double))), value
 
 
-def _json_value(
-    dialect: str, document: ColumnElement[Any], place: Sequence[str]
-) -> ColumnElement[Any]:
-    """What a document holds at a place, NULL where it has none."""
-    if dialect != SQLITE:
-        return func.json_extract_path_text(document, *place)
-    value: ColumnElement[Any] = document
+def _first(values: Iterable[ColumnElement[Any]]) -> ColumnElement[Any]:
+    """The first that is not NULL."""
+    some = list(values)
+    return some[0] if len(some) == 1 else func.coalesce(*some)
+
+
+def _places(name: str) -> list[list[str]]:
+    """Where a parameter may stand: a dot is part of a key, or before a key within it. The key as it
+    stands comes first; of names with many dots the two plain readings alone."""
+    parts = name.split(".")
+    if len(parts) > _MOST_PARTS:
+        return [[name], parts]
+    places = [[parts[0]]]
+    for part in parts[1:]:
+        places = [
+            grown
+            for place in places
+            for grown in ([*place[:-1], f"{place[-1]}.{part}"], [*place, part])
+        ]
+    return places
+
+
+def _json_value(document: ColumnElement[Any], place: Sequence[str]) -> ColumnElement[Any]:
+    """A value in a JSON document of SQLite. Its paths know no quotes and no escapes: keys with
+    these are compared one by one."""
+    if all(part.isascii() and not set(part) & set('"\\') for part in place):
+        return func.json_extract(document, "$" + "".join(f'."{part}"' for part in place))
+    value = document
     for part in place:
-        if _PLAIN_KEY.fullmatch(part):
-            value = func.json_extract(value, f'$."{part}"')
-        else:
-            # A path of SQLite's has no way to write a quote, or a letter that JSON escapes.
-            document = case((func.json_valid(value), value))
-            members = func.json_each(document).table_valued("key", "value")
-            value = select(members.c.value).where(members.c.key == part).scalar_subquery()
+        # What is no JSON, as a text is none, has no keys.
+        value = case((func.json_valid(value), value))
+        item = func.json_each(value).table_valued("key", "value")
+        value = select(item.c.value).where(item.c.key == part).limit(1).scalar_subquery()
     return value
 
 

@@ -203,10 +203,15 @@ def names(connection: Connection, run_key: int) -> frozenset[str]:
     )
 
 
-def latest(connection: Connection, run_key: int) -> list[LatestMetric]:
-    """Every metric of a run with its newest value, by name."""
+def latest(
+    connection: Connection, run_key: int, names: Collection[str] | None = None
+) -> list[LatestMetric]:
+    """Every metric of a run, or those with these names, with its newest value, by name."""
     timeline = Timeline(streams.incarnations(connection, run_key))
-    known = rows.layouts_of(connection, run_key)
+    known = {
+        key: {name for name in layout.names if names is None or name in names}
+        for key, layout in rows.layouts_of(connection, run_key).items()
+    }
     newest_first = (
         select(records.c.stream_key, records.c.layout_key, records.c.last_position)
         .where(records.c.run_key == run_key, records.c.layout_key.is_not(None))
@@ -219,10 +224,10 @@ def latest(connection: Connection, run_key: int) -> list[LatestMetric]:
     for stream_key in sorted(by_stream, key=timeline.order_of, reverse=True):
         for layout_key, position in by_stream[stream_key]:
             # A few of many rows name all metrics.
-            if not all(name in values for name in known[layout_key].names):
+            if not known[layout_key] <= values.keys():
                 for reports in rows.read(connection, run_key, records.c.last_position == position):
                     _add_latest(reports, values)
-    return [values[name] for name in sorted(values)]
+    return [values[name] for name in sorted(values) if names is None or name in names]
 
 
 def _add_latest(reports: rows.Reports, values: dict[str, LatestMetric]) -> None:
