@@ -23,6 +23,7 @@ from typing import Any, SupportsFloat
 
 from isentrope_wire import hold_decision, metrics
 from isentrope_wire.control import Control, Hold, Method
+from isentrope_wire.diagnosis.guard import lost_reward
 from isentrope_wire.diagnosis.slope import autocorrelation, deviation_of_pairs, slopes_of_pairs
 from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.reports import ControlSnapshot, StepReport
@@ -46,9 +47,12 @@ def own_fall(before: Sequence[float]) -> float:
     return max(0.0, -_slope(before[-REWARD_WINDOW:])) if len(before) >= REWARD_WINDOW // 2 else 0.0
 
 
-def reward_falls(own: float, since: Sequence[float]) -> str:
+def reward_falls(own: float, since: Sequence[float], before: Sequence[float] = ()) -> str:
     """Why the hold is to end, in a sentence; empty where it goes on. `own` is `own_fall` when it
-    began.
+    began; `before` has the rewards of the steps before it acted.
+
+    It ends where the newest rewards are lower than those before it for certain (`lost_reward`), or
+    fall:
 
     A held entropy can cost reward: far above what the run had, the policy stops learning. The hold
     is to end where the newest rewards fall by Mann and Kendall's statistic, which counts falling
@@ -59,6 +63,9 @@ def reward_falls(own: float, since: Sequence[float]) -> str:
     newest = since[-REWARD_WINDOW:]
     if len(newest) < REWARD_WINDOW:
         return ""
+    lost = lost_reward(before, since)
+    if lost:
+        return _ended(f"the reward is {lost:.3g} lower than before it acted", newest)
     slope = _slope(newest)
     residuals = [value - slope * step for step, value in enumerate(newest)]
     alike = autocorrelation(residuals, at_most=LARGEST_AUTOCORRELATION)
@@ -69,9 +76,15 @@ def reward_falls(own: float, since: Sequence[float]) -> str:
         return ""
     if (-slope - own) * (REWARD_WINDOW - 1) <= NOISES * _noise(residuals):
         return ""
+    fell = -slope * (REWARD_WINDOW - 1)
+    return _ended(f"over the last {REWARD_WINDOW} steps the reward fell by {fell:.3g}", newest)
+
+
+def _ended(why: str, rewards: Sequence[float]) -> str:
+    now = median(rewards[-REWARD_WINDOW // 3 :])
     return (
-        f"The reward guard ended the hold: over the last {REWARD_WINDOW} steps the reward fell by {-slope * (REWARD_WINDOW - 1):.3g}, "
-        f"to {median(newest[-REWARD_WINDOW // 3 :]):.3g}. Push a hold again to go on; reward_guard false switches the guard off."
+        f"The reward guard ended the hold: {why}, to {now:.3g}. Push a hold again to go on; "
+        "reward_guard false switches the guard off."
     )
 
 
@@ -282,6 +295,8 @@ class _Memory:
     """Newest last."""
     own_fall: float | None = None
     """Fall of the reward per step before the hold acted; None: it has not acted yet."""
+    rewards_before: list[float] = field(default_factory=list)
+    """Of the steps before it acted."""
     stopped: str = ""
 
 
@@ -417,10 +432,11 @@ class HoldController:
         with self._lock:
             began = memory.acting_since
             if began is not None and memory.own_fall is None:
-                memory.own_fall = own_fall(
-                    [one.value for one in memory.rewards if one.step < began]
-                )
+                memory.rewards_before = [
+                    reward.value for reward in memory.rewards if reward.step < began
+                ]
+                memory.own_fall = own_fall(memory.rewards_before)
             memory.rewards.append(Reward(step, reward))
             if began is not None and memory.own_fall is not None and not memory.stopped:
                 since = [one.value for one in memory.rewards if one.step >= began]
-                memory.stopped = reward_falls(memory.own_fall, since)
+                memory.stopped = reward_falls(memory.own_fall, since, memory.rewards_before)

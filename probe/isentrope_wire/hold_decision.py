@@ -31,6 +31,7 @@ from isentrope_wire.control import Control, Hold, HoldSide, Method, Scope
 from isentrope_wire.errors import CodecError
 from isentrope_wire.methods import SUGGESTED
 from isentrope_wire.numbers import document_of, read
+from isentrope_wire.reports import HOLD_STATE, HOLD_WHY
 from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums
 
 
@@ -50,8 +51,15 @@ class HoldStatus(StrEnum):
     SIDE = "side"
     """Nothing is clipped: it would take clipping on the side that is not allowed."""
     FALLBACK = "fallback"
-    """The prediction is not good enough to act on, the target can't be had, or the reward guard
-    ended the hold: the requested method and thresholds are active."""
+    """It waits: the prediction is not good enough to act on, or the target can't be had. The
+    requested method and thresholds are active."""
+    ENDED = "ended"
+    """The reward guard ended it: the requested method and thresholds are active."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the hold decides nothing."""
+        return self in (HoldStatus.FALLBACK, HoldStatus.ENDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +120,7 @@ def control_under(action: Action | None, pushed: Control) -> Control:
     """The control of a step: the requested one, with the thresholds that were decided for it."""
     if (
         action is None
-        or action.status == HoldStatus.FALLBACK
+        or action.status.is_idle
         or (action.mu is None and pushed.method == Method.NONE)
     ):
         return pushed
@@ -131,6 +139,8 @@ def hold_scalars(action: Action | None, pushed: Control) -> dict[str, float]:
     if action is None or hold is None:
         return {}
     active = control_under(action, pushed)
+    if action.status == HoldStatus.ENDED:
+        return {}
     numbers = {
         metrics.HOLD_TARGET: hold.target_entropy if action.target is None else action.target,
         metrics.HOLD_STEPS_TO_TARGET: action.steps_to_target,
@@ -148,9 +158,10 @@ def hold_labels(action: Action | None) -> dict[str, str]:
     """The labels of a hold in a step's report."""
     if action is None:
         return {}
-    return {"hold/state": str(action.status)} | (
-        {"hold/why": action.reason} if action.reason else {}
-    )
+    labels = {HOLD_STATE: str(action.status)}
+    if action.reason:
+        labels[HOLD_WHY] = action.reason
+    return labels
 
 
 COMPARED_STEPS = 5
@@ -298,8 +309,9 @@ def decide(
         target = hold.target_at(run_step, measured.early_level)
     reason = stopped or _reason_for_fallback(measured, state, step, target)
     if measured is None or target is None or reason:
-        fallback = Action(version=0, status=HoldStatus.FALLBACK, reason=reason, target=target)
-        return HoldState(plans=_plans(state, measured, step)), fallback
+        status = HoldStatus.ENDED if stopped else HoldStatus.FALLBACK
+        idle_action = Action(version=0, status=status, reason=reason, target=target)
+        return HoldState(plans=_plans(state, measured, step)), idle_action
     gain, drift = measured.entropy.gain or 0.0, measured.entropy.drift
     plans = _outstanding(state, measured)
     resting_point = measured.entropy.resting_point + sum(

@@ -38,6 +38,8 @@ PREDICTION_BASIS = "entropy/prediction_basis"
 """Label of a report: what its prediction was made from, `entropy_gradient` where it is coupled;
 else what the unit prediction was read from, `loss_gradient` or `advantages`."""
 ENTROPY_GRADIENT = "entropy_gradient"
+HOLD_STATE, HOLD_WHY = "hold/state", "hold/why"
+"""What a hold does in the step (`HoldStatus`), and why it does not act."""
 LIKELY_CAUSE = "sampler/likely_cause"
 """Label of a report: why tokens and logits do not belong together, in words."""
 
@@ -216,6 +218,9 @@ class AlertCause(Answer):
 ALERT_KINDS = {
     "collapse": "Collapse",
     "explosion": "Explosion",
+    "overshoot": "A control does harm",
+    "hold_ended": "A hold has ended",
+    "hold_waits": "A hold waits",
     "self_check": "Tokens were not drawn as scored",
     "prediction": "Prediction is of no use",
     "dead_knob": "A parameter can't act",

@@ -34,6 +34,7 @@ _OUTCOMES = {
     Outcome.STOPPED: ("Stopped", "ok", "check"),
     Outcome.SLOWED: ("Slowed", "watch", "alert"),
     Outcome.NO_EFFECT: ("No effect", "watch", "alert"),
+    Outcome.OVERSHOT: ("Overshot", "act", "alert"),
     Outcome.TURNED: ("Turned", "watch", "alert"),
     Outcome.REACHED: ("Reached", "ok", "check"),
     Outcome.APPROACHING: ("Approaches", "iris", "clock"),

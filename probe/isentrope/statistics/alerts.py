@@ -18,11 +18,21 @@ from isentrope_wire import metrics
 from isentrope_wire.diagnosis.checks import CHECKS, Finding, cure_of
 from isentrope_wire.diagnosis.course import AHEAD, DIRECTIONS, Course
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, stopping_control
+from isentrope_wire.diagnosis.guard import ControlGuard
 from isentrope_wire.diagnosis.measures import Measures
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, cause_of, change_parts, mean_parts
 from isentrope_wire.diagnosis.story import Excused, cause_among, follows, is_no_collapse
+from isentrope_wire.hold_decision import HoldStatus
 from isentrope_wire.numbers import part_of, percent
-from isentrope_wire.reports import LIKELY_CAUSE, Alert, AlertCause, AlertLevel, ControlSnapshot
+from isentrope_wire.reports import (
+    HOLD_STATE,
+    HOLD_WHY,
+    LIKELY_CAUSE,
+    Alert,
+    AlertCause,
+    AlertLevel,
+    ControlSnapshot,
+)
 from isentrope_wire.what_if import WhatIfSums
 
 WINDOW = 20
@@ -31,6 +41,9 @@ WINDOW = 20
 PERSISTENCE = 5
 """Steps in a row that a condition must hold, where it is not about the share that is lost or tokens
 that are not finite."""
+
+HOLD_BEGINS = 10
+"""Steps after which a hold that does not act yet is told of: it needs about eight."""
 
 REARM = 20
 """Steps in a row without the condition before the same alert may be raised again."""
@@ -98,6 +111,7 @@ class AlertWatch:
     _what_if: deque[WhatIfSums] = field(default_factory=lambda: deque(maxlen=EFFECT_STEPS))
     _gains: deque[float] = field(default_factory=lambda: deque(maxlen=EFFECT_STEPS))
     """The gain of each of these steps; NaN: not known yet."""
+    _guard: ControlGuard = field(default_factory=ControlGuard)
     _checks: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _trusted: int = 0
     _held: dict[str, int] = field(default_factory=dict)
@@ -133,6 +147,7 @@ class AlertWatch:
         }
         lasting = {kind: self._lasting(kind, alert) for kind, alert in found.items()}
         counts = finite.get(metrics.TOKEN_NOT_FINITE, 0.0), finite.get(metrics.TOKEN_COUNT, 0.0)
+        lasting |= self._about_a_hold(labels)
         lasting |= {"not_finite": _not_finite(*counts), **self._checked(step)}
         if gradient is not None:
             lasting["gradient"] = gradient
@@ -141,7 +156,46 @@ class AlertWatch:
             for kind, alert in lasting.items()
             if self._raised.setdefault(kind, _Raised()).raises(step, alert) and alert is not None
         ]
-        return (*self._about_the_course(step, finite, active), *alerts)
+        about_the_course = self._about_the_course(step, finite, active)
+        overshoot = self._overshoot(finite.get(metrics.REWARD_MEAN), active)
+        if self._raised.setdefault("overshoot", _Raised()).raises(step, overshoot):
+            assert overshoot is not None, "only a finding is raised"
+            alerts.insert(0, overshoot)
+        return (*about_the_course, *alerts)
+
+    def _about_a_hold(self, labels: Mapping[str, str]) -> dict[str, Alert | None]:
+        """A hold that has ended, and one that waits for longer than its first steps take, with the
+        reason."""
+        state, why = labels.get(HOLD_STATE), labels.get(HOLD_WHY, "")
+        ended = waits = None
+        if state == HoldStatus.ENDED:
+            ended = _alert("hold_ended", AlertLevel.WATCH, why)
+        if state == HoldStatus.FALLBACK:
+            waits = _alert("hold_waits", AlertLevel.WATCH, f"The hold waits: {why}")
+        waits = self._lasting("hold_waits", waits, HOLD_BEGINS)
+        return {"hold_ended": ended, "hold_waits": waits}
+
+    def _overshoot(self, reward: float | None, active: ControlSnapshot | None) -> Alert | None:
+        """Whether the active control does harm; the cure is the control before it."""
+        if not self.course.steps:
+            return None
+        version, control = (0, None) if active is None else (active.version, active.control)
+        finding = self._guard.step(version, control, reward, self.course)
+        if finding is None:
+            return None
+        evidence = {
+            "version": float(finding.version),
+            "steps": float(finding.steps),
+            "entropy_change": finding.entropy_change,
+            "reward_lost": finding.reward_lost,
+        }
+        return Alert(
+            kind="overshoot",
+            level=AlertLevel.ACT,
+            message=finding.message,
+            evidence=evidence,
+            suggestion=replace(finding.before, reason=f"Reverts version {finding.version}"),
+        )
 
     def _checked(self, step: int) -> dict[str, Alert | None]:
         """What the checks found, without what follows from a cause that was named and holds."""
@@ -286,10 +340,10 @@ class AlertWatch:
             evidence |= {"forecast": middle, "forecast_low": low, "forecast_high": high}
         return message, evidence
 
-    def _lasting(self, kind: str, finding: Alert | None) -> Alert | None:
-        """The finding, once its condition has held for PERSISTENCE steps in a row."""
+    def _lasting(self, kind: str, finding: Alert | None, steps: int = PERSISTENCE) -> Alert | None:
+        """The finding, once its condition has held for so many steps in a row."""
         self._held[kind] = 0 if finding is None else self._held.get(kind, 0) + 1
-        return finding if self._held[kind] >= PERSISTENCE else None
+        return finding if self._held[kind] >= steps else None
 
     def _self_check(self, scalars: Mapping[str, float], cause: str) -> Alert | None:
         """The mean of r S_c is 0 where tokens were drawn as given, until they have been trained on.

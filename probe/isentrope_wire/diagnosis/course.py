@@ -295,6 +295,29 @@ class Course:
         return self.own_share * sum(moved for _, moved in self._moved if moved is not None)
 
     @property
+    def levels(self) -> list[float]:
+        """log H of the last five steps, each the median of five."""
+        return [level for level, _ in self._moved][-NEWEST_STEPS:]
+
+    @property
+    def level_error(self) -> float:
+        """Standard error of such a median, from the run's own scatter; 0 while that is not known."""
+        noise = self._noise()
+        return noise * math.sqrt(math.pi / 2 / NEWEST_STEPS) if math.isfinite(noise) else 0.0
+
+    @property
+    def speeds_up(self) -> bool:
+        """Whether the last ten steps clearly went further than the ten before, the same way."""
+        levels = [level for level, _ in self._moved]
+        if len(levels) <= 4 * NEWEST_STEPS:
+            return False
+        newest = levels[-1] - levels[-1 - 2 * NEWEST_STEPS]
+        before = levels[-1 - 2 * NEWEST_STEPS] - levels[-1 - 4 * NEWEST_STEPS]
+        # Of the difference of three medians of five.
+        error = self._noise() * math.sqrt(math.pi / 2 * 6 / NEWEST_STEPS)
+        return newest * before > 0 and abs(newest) - abs(before) > _NOISES * error
+
+    @property
     def urgency(self) -> int:
         """0: nothing, 1: watch, 2: act."""
         return max(urgency.now for urgency in self._urgencies.values())

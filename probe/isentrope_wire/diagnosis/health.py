@@ -44,6 +44,8 @@ from isentrope_wire.diagnosis.effect import (
     predicted_effect,
     stopping_control,
 )
+from isentrope_wire.diagnosis.guard import WINDOW as REWARDS
+from isentrope_wire.diagnosis.guard import lost_reward
 from isentrope_wire.diagnosis.pull import Cause, cause_of
 from isentrope_wire.diagnosis.slope import slope_of
 from isentrope_wire.hold_decision import Action, HoldStatus, control_under
@@ -196,6 +198,12 @@ class Measured:
     alert: Alert | None = None
     findings: Sequence[Alert] = ()
     """What the checks found: the newest alerts of their kinds."""
+    overshoot: Alert | None = None
+    """That the active control does harm."""
+    hold_state: str = ""
+    """What a hold did in the newest step, `HoldStatus`; empty: there is none."""
+    hold_why: str = ""
+    """Why it does not act."""
 
     @cached_property
     def course(self) -> Course | None:
@@ -477,11 +485,21 @@ class _State:
     @cached_property
     def is_near_target(self) -> bool:
         target = self.measured.target
-        return (
-            target is not None
-            and self.course is not None
-            and OVER_LEFT <= self.course.entropy / target <= 1 / OVER_LEFT
+        return target is not None and any(
+            abs(level - math.log(target)) <= self._slack for level in self._levels
         )
+
+    @property
+    def _levels(self) -> list[float]:
+        """log H of each of the last five steps: a state is left after five steps, not one."""
+        return [] if self.course is None else self.course.levels
+
+    @property
+    def _slack(self) -> float:
+        """How far log H may be from where it is kept: an eighth, or two standard errors of this
+        run's own scatter, whichever is larger."""
+        assert self.course is not None
+        return max(-math.log(OVER_LEFT), 2 * self.course.level_error)
 
     @cached_property
     def is_stuck(self) -> bool:
@@ -513,8 +531,41 @@ class _State:
         else:
             urgency = min(self.course.urgency, 1) if self._is_on_its_way() else self.course.urgency
             level = (HealthLevel.HEALTHY, HealthLevel.WATCH, HealthLevel.ACT)[urgency]
-        lost_contact = self.measured.status == Status.SILENT or self.newest_not_finite is not None
-        return HealthLevel.WATCH if lost_contact and level != HealthLevel.ACT else level
+        if self.measured.overshoot is not None or self._is_random_again:
+            level = HealthLevel.ACT
+        return HealthLevel.WATCH if self._needs_a_look and level != HealthLevel.ACT else level
+
+    @property
+    def _needs_a_look(self) -> bool:
+        """What is not healthy whatever the entropy's level is."""
+        measured, course = self.measured, self.course
+        return (
+            measured.status == Status.SILENT
+            or self.newest_not_finite is not None
+            or measured.hold_state == HoldStatus.ENDED
+            or self.reward_fell is not None
+            or (course is not None and course.speeds_up and self.direction < 0)
+        )
+
+    @cached_property
+    def reward_fell(self) -> tuple[float, float] | None:
+        """The best mean reward of thirty steps and that of the newest, where the reward is lower
+        now for certain."""
+        rewards = [value for _, value in sorted(self.measured.rewards.items())]
+        earlier, newest = rewards[:-REWARDS], rewards[-REWARDS:]
+        starts = range(0, len(earlier), REWARDS // 3)
+        windows = [earlier[first : first + REWARDS] for first in starts]
+        best = max((window for window in windows if len(window) == REWARDS), key=fmean, default=[])
+        return (fmean(best), fmean(newest)) if lost_reward(best, newest) else None
+
+    @cached_property
+    def _is_random_again(self) -> bool:
+        """Whether the entropy is back where it began, and most of the reward is gone: the policy
+        has forgotten what it learnt."""
+        if self.reward_fell is None or self.share_lost is None:
+            return False
+        best, now = self.reward_fell
+        return self.share_lost < 1 - OVER_LEFT and now < best / 2
 
     def _is_kept(self) -> bool:
         """Whether the level is kept under a control that was judged: it did not merely slow the
@@ -529,11 +580,8 @@ class _State:
             return False
         way = math.copysign(1, verdict.without)
         further = self.direction * way > 0 and abs(self.course.gone_in(AHEAD)) >= MOVES
-        return (
-            not further
-            and way * lost < 0
-            and way * math.log(self.course.entropy / then) < -math.log(OVER_LEFT)
-        )
+        is_kept = any(way * (level - math.log(then)) < self._slack for level in self._levels)
+        return not further and way * lost < 0 and is_kept
 
     def _is_on_its_way(self) -> bool:
         """Whether a hold moves the entropy to its target, or has not had its time, and the entropy
@@ -580,6 +628,18 @@ class _State:
 
 def _suggestion(state: _State, why: str) -> Suggestion | None:
     measured, lost = state.measured, state.share_lost
+    if (
+        measured.overshoot is not None
+        and measured.overshoot.suggestion
+        and not measured.status.is_over
+    ):
+        return Suggestion(
+            control=measured.overshoot.suggestion,
+            stops=True,
+            clip_fraction=None,
+            pace=None,
+            message="Take it back: the control before it comes again.",
+        )
     urgent = (
         state.level in (HealthLevel.WATCH, HealthLevel.ACT) and measured.status != Status.SILENT
     )
@@ -737,6 +797,15 @@ def _message(state: _State) -> str:
     not_finite = state.newest_not_finite
     if not_finite is not None:
         said = f"The entropy of step {max(measured.entropies)} is {fixed(not_finite, 0)}."
+    if measured.overshoot is not None:
+        said = f"{measured.overshoot.message} {said}"
+    elif state.reward_fell is not None:
+        best, now = state.reward_fell
+        said = f"{said} The reward fell from {best:.2g} to {now:.2g}."
+    if measured.hold_state == HoldStatus.ENDED:
+        said = f"{measured.hold_why} {said}"
+    elif measured.hold_state == HoldStatus.FALLBACK:
+        said = f"{said} The hold waits: {measured.hold_why}"
     return f"{_SILENT} {said}" if measured.status == Status.SILENT else said
 
 

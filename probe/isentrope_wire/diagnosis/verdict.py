@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from isentrope_wire.control import Method
 from isentrope_wire.control_answers import Compared, ControlVersion, Estimate, Outcome, Verdict
@@ -26,7 +26,10 @@ the second where it stopped it, at least the third where it had no effect."""
 _REVISED = (PROMISED_STEPS, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 """Steps under a control after which its verdict is given, and given again."""
 _CERTAIN = 0.75
-"""An interval wider to each side than this share of the expected pace decides nothing."""
+"""An interval wider to each side than this share of the expected pace decides nothing, unless the
+control's effect is larger still."""
+_OVERSHOT = 2.0
+"""A control that turns the entropy this many times as fast as it went, or was promised, overshot."""
 _NEAR = 0.05
 """A hold has reached its target where the mean entropy is within this share of it."""
 
@@ -44,6 +47,7 @@ def verdict_on(
     added: Mapping[int, float],
     *,
     targets: Mapping[int, float] | None = None,
+    early: float | None = None,
     end: int,
     is_over: bool = False,
 ) -> Verdict | None:
@@ -55,6 +59,7 @@ def verdict_on(
         clip_fractions: step -> share of clipped tokens, finite.
         added: step -> what the control added to the step's change, in nats.
         targets: step -> the entropy that it held, in nats; None: it holds none.
+        early: the early level, in nats; None: not known.
         end: the last step under it so far.
         is_over: whether no further step will be made under it.
 
@@ -73,6 +78,8 @@ def verdict_on(
     last = under[-1] if under else applied
     realised = slope_of(under, [entropies[step] for step in under])
     part = [value for step, value in added.items() if applied <= step <= last]
+    predicted = version.predicted
+    promised = None if predicted is None or predicted.pace is None else predicted.pace.value
     without = None
     if realised is not None and part:
         without = pace_without([entropies[at] for at in under], under, fmean(part), applied)
@@ -81,9 +88,10 @@ def verdict_on(
     elif given < LEAST_POINTS or realised is None or without is None:
         outcome, left = Outcome.UNDECIDED, None
     else:
-        outcome, left = outcome_of(realised, without)
-    predicted = version.predicted
-    promised = None if predicted is None or predicted.pace is None else predicted.pace.value
+        outcome, left = outcome_of(realised, without, promised)
+        levels = [median_at(entropies, step) for step in (applied, under[-1])]
+        if early is not None and _passes(early, *levels) and realised.direction:
+            outcome = Outcome.OVERSHOT
     return Verdict(
         version=version.version,
         outcome=outcome,
@@ -104,17 +112,41 @@ def verdict_on(
     )
 
 
-def outcome_of(realised: Estimate, without: float) -> tuple[Outcome, float | None]:
-    """What became of the pace that would have come, and the share of it that is left."""
+def outcome_of(
+    realised: Estimate, without: float, promised: float | None = None
+) -> tuple[Outcome, float | None]:
+    """What became of the pace that would have come, and the share of it that is left, in nats a
+    step. A large effect is never undecided: where next to nothing would have come, it is compared
+    with the error of what came."""
     margin = (realised.high - realised.low) / 2
-    if without == 0 or margin > _CERTAIN * abs(without):
+    effect = realised.value - without
+    if margin > _CERTAIN * abs(without) and abs(effect) <= margin:
         return Outcome.UNDECIDED, None
-    left = realised.value / without
-    if left < TURNED and realised.direction:
+    expected = max(abs(without), margin)
+    if not expected:
+        return Outcome.UNDECIDED, None
+    # Which way it would have gone; where it would have stood still, against what it did.
+    way = math.copysign(1, without or -realised.value)
+    left = way * realised.value / expected
+    asked = 0.0 if promised is None else max(-way * promised, 0.0)
+    if realised.direction and -left > _OVERSHOT * max(1.0, asked / expected):
+        return Outcome.OVERSHOT, left
+    if left < TURNED and realised.direction and -left > _OVERSHOT * asked / expected:
         return Outcome.TURNED, left
     if left <= STOPPED:
         return Outcome.STOPPED, left
     return (Outcome.SLOWED if left <= NO_EFFECT else Outcome.NO_EFFECT), left
+
+
+def median_at(entropies: Mapping[int, float], step: int) -> float:
+    """The median of the five steps up to this one, in nats: a step's mean scatters."""
+    known = [entropies[at] for at in sorted(entropies) if at <= step][-LEAST_POINTS:]
+    return median(known) if known else math.nan
+
+
+def _passes(early: float, before: float, now: float) -> bool:
+    """Whether an entropy went through its early level, from either side, by more than an eighth."""
+    return before < early < OVER_LEFT * now or before > early > now / OVER_LEFT
 
 
 def pace_without(
@@ -197,6 +229,7 @@ def _in_words(
         Outcome.STOPPED: f"Stopped the {change}",
         Outcome.SLOWED: f"Slowed the {change} to {percent(left or 0.0)}",
         Outcome.NO_EFFECT: f"No effect on the {change}",
+        Outcome.OVERSHOT: f"Overshot, the {change} became a {'rise' if without < 0 else 'fall'}",
         Outcome.TURNED: f"Turned the {change} into a {'rise' if without < 0 else 'fall'}",
     }
     return f"{words[outcome]}: {beside}, over {steps} steps."

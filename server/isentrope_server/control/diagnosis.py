@@ -18,7 +18,8 @@ from isentrope_server.store import controls, streams
 from isentrope_server.store.reports import attachments, series, steps
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
-from isentrope_wire import metrics
+from isentrope_wire import metrics, reports
+from isentrope_wire.answers import Alert
 from isentrope_wire.diagnosis.checks import FINDINGS
 from isentrope_wire.diagnosis.course import DIRECTIONS, STEPS_READ
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps
@@ -120,11 +121,18 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
             )
         ],
     )
+    newest_report = steps.find(connection, run.key, run.step)
+    if newest_report is not None:
+        found = replace(
+            found,
+            hold_state=newest_report.labels.get(reports.HOLD_STATE, ""),
+            hold_why=newest_report.labels.get(reports.HOLD_WHY, ""),
+            overshoot=_overshoot(connection, run, newest_report.control_version),
+        )
     if not for_control:
         return found
     control = run_control(connection, run)
     parts = _last_parts(last)
-    newest_report = steps.find(connection, run.key, run.step)
     what_if = attachments.read_what_if(connection, run.key, steps=EFFECT_STEPS)
     newest_gain = next(reversed(gains.values()), 0.0)
     return replace(
@@ -158,6 +166,13 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
             None,
         ),
     )
+
+
+def _overshoot(connection: Connection, run: Run, version: int) -> Alert | None:
+    """The alert that the active version does harm."""
+    newest = attachments.newest_alerts(connection, run.key, kinds=("overshoot",), limit=1)
+    alerts = [alert for _, alert in newest if alert.evidence.get("version") == version]
+    return alerts[0] if version and alerts else None
 
 
 def first_step(connection: Connection, run: Run) -> int | None:

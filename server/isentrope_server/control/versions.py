@@ -8,20 +8,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 
 from sqlalchemy import Connection
 
 from isentrope_server.store import controls, streams
 from isentrope_server.store.controls import ControlItem
-from isentrope_server.store.reports import series, steps
+from isentrope_server.store.reports import attachments, series, steps
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
 from isentrope_wire import metrics
-from isentrope_wire.control_answers import ControlVersion, RunControl, State, Verdict
+from isentrope_wire.control_answers import ControlVersion, Outcome, RunControl, State, Verdict
 from isentrope_wire.diagnosis import health
 from isentrope_wire.diagnosis.course import AHEAD, own_share
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, PROMISED_STEPS
-from isentrope_wire.diagnosis.verdict import judged_after, verdict_on
+from isentrope_wire.diagnosis.verdict import judged_after, median_at, verdict_on
 from isentrope_wire.numbers import document_of, read
 
 _JUDGED = (
@@ -33,6 +34,7 @@ _JUDGED = (
     ),
     *(metrics.ENTROPY_GAIN, metrics.ENTROPY_UNSEEN_CHANGE, metrics.ENTROPY_OBSERVED_CHANGE),
 )
+_OF_HOLDS = ("hold_ended", "hold_waits")
 _HOLD_STEPS = 200
 """Newest steps that a hold is judged by."""
 
@@ -57,12 +59,16 @@ def _verdicts(
         return {}
     applied = controls.applied_steps(connection, run.key)
     given: dict[int, Verdict] = {}
+    first = (run.basis or {}).get("early_entropies", [])
+    early = median(first) if len(first) == metrics.EARLY_STEPS else None
     for version, step in pushed:
         replaced_at = min(
             (at for other, at in applied if other > version.version and at >= step), default=None
         )
         end = run.step if replaced_at is None else replaced_at - 1
-        last = step + judged_after(end - step + 1) if end - step + 1 >= PROMISED_STEPS else end
+        last = end
+        if end - step + 1 >= PROMISED_STEPS:
+            last = step + judged_after(end - step + 1) - 1
         # A hold is judged by where it is now.
         span = StepRange(first=step - EFFECT_STEPS, last=end if version.hold else last)
         if version.hold is not None and end - step > _HOLD_STEPS:
@@ -72,7 +78,7 @@ def _verdicts(
             finite(found[name]) for name in _JUDGED
         )
         moved = [
-            (math.log(entropies[at]), own[at] / entropies[at])
+            (math.log(median_at(entropies, at)), own[at] / entropies[at])
             for at in own
             if entropies.get(at, 0.0) > 0
         ]
@@ -83,12 +89,28 @@ def _verdicts(
             clipped,
             {at: share * value * gains[at] for at, value in interventions.items() if at in gains},
             targets=targets if version.hold else None,
+            early=early,
             end=end,
             is_over=replaced_at is not None or run.status.is_over,
         )
+        if verdict is not None and version.hold is not None:
+            verdict = _about_a_hold(connection, run, verdict, step)
         if verdict is not None:
             given[version.version] = verdict
     return given
+
+
+def _about_a_hold(connection: Connection, run: Run, verdict: Verdict, applied: int) -> Verdict:
+    """A hold that ended, or waits, says when and why, as its alert does."""
+    newest = attachments.newest_alerts(connection, run.key, kinds=_OF_HOLDS, limit=1)
+    if not newest or newest[0][1].step < applied:
+        return verdict
+    alert = newest[0][1]
+    if alert.kind == "hold_waits":
+        waits = verdict.outcome == Outcome.WAITING
+        return replace(verdict, message=alert.message) if waits else verdict
+    message = f"Ended at step {alert.step:,}: {alert.message}"
+    return replace(verdict, outcome=Outcome.FAILED, message=message)
 
 
 def finite(one: Series) -> dict[int, float]:

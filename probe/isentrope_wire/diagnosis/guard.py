@@ -1,0 +1,120 @@
+"""Whether a control does harm: the reward falls under it, or the entropy passes its early level and
+goes on rising.
+
+Pure Python; the alerts of the probe ask it once a step. A hold has a guard of its own in the probe,
+which asks `lost_reward` too."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, variance
+from typing import Any
+
+from isentrope_wire.control import Control
+from isentrope_wire.diagnosis.course import Course
+
+WINDOW = 30
+"""Newest rewards that are compared with as many before the control acted."""
+LEAST = 10
+"""Rewards that a comparison needs on each side."""
+SIGMAS = 4.0
+"""Standard errors that the reward must have fallen by: the test is repeated each step."""
+LEAST_SHARE = 0.1
+"""Of the reward before, that it must have fallen by."""
+
+
+def lost_reward(before: Sequence[float], since: Sequence[float]) -> float:
+    """How much lower the newest rewards are than those before a control, where that is certain;
+    else 0.
+
+    The last WINDOW of each are compared, by their means: a slow loss shows there, too, which a slope
+    within the window would miss."""
+    earlier, newest = before[-WINDOW:], since[-WINDOW:]
+    if min(len(earlier), len(newest)) < LEAST:
+        return 0.0
+    lost = fmean(earlier) - fmean(newest)
+    error = math.sqrt(variance(earlier) / len(earlier) + variance(newest) / len(newest))
+    is_certain = lost > SIGMAS * error and lost > LEAST_SHARE * abs(fmean(earlier))
+    return lost if is_certain else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overshoot:
+    """What a control does that it must not do."""
+
+    version: int
+    steps: int
+    """Under it so far."""
+    entropy_change: float
+    """Since it was applied, in nats."""
+    reward_lost: float
+    """0: not certain, or none."""
+    before: Control
+    """The control that it replaced."""
+
+    @property
+    def message(self) -> str:
+        reward = f", reward −{self.reward_lost:.2g}" if self.reward_lost else ""
+        return (
+            f"Version {self.version} overshoots: entropy {self.entropy_change:+.2g} nats{reward} in "
+            f"{self.steps} steps. Revert it."
+        ).replace("-", "−")
+
+
+@dataclass(slots=True)
+class ControlGuard:
+    """Watches the control that acts; call `step` with each step, in order. Its fields are JSON
+    values, for a checkpoint."""
+
+    version: int = 0
+    steps: int = 0
+    """Under this version."""
+    document: dict[str, Any] | None = None
+    """Of the control that acts; None: the run began without one."""
+    before: dict[str, Any] | None = None
+    """Of the control that it replaced."""
+    level: float = 0.0
+    """log H when it was applied."""
+    rewards: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    """Of the steps before it."""
+    since: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    """Of the steps under it."""
+
+    def step(
+        self, version: int, control: Control | None, reward: float | None, course: Course
+    ) -> Overshoot | None:
+        """Add a step that ran under a control, with its mean reward (None: not known) and the
+        course that has the step. None where it does no harm, and under a hold."""
+        if version != self.version:
+            self.version, self.steps, self.level = version, 0, course.level
+            self.before = self.document
+            self.document = None if control is None else control.to_document()
+            self.rewards.extend(self.since)
+            self.since.clear()
+        self.steps += 1
+        if reward is not None and math.isfinite(reward):
+            self.since.append(reward)
+        if control is None or control.hold is not None or version == 0:
+            return None
+        lost = lost_reward(list(self.rewards), list(self.since))
+        if not lost and not self._passes_early_level(course):
+            return None
+        before = Control() if self.before is None else Control.from_document(self.before)
+        return Overshoot(
+            version=version,
+            steps=self.steps,
+            entropy_change=course.entropy - math.exp(self.level),
+            reward_lost=lost,
+            before=before,
+        )
+
+    def _passes_early_level(self, course: Course) -> bool:
+        """Whether it lifted the entropy from below the early level to above it, and goes on."""
+        early, pace = course.early.level, course.pace
+        if early is None or early <= 0 or pace is None:
+            return False
+        was_below = self.level < math.log(early)
+        return was_below and course.level > math.log(early) and pace.direction > 0
