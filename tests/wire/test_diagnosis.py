@@ -410,6 +410,45 @@ def test_the_effect_is_the_mean_of_each_steps_product() -> None:
     assert some(effect.change) == pytest.approx((0.15 + 0.015) / 2 * 0.048, rel=1e-6)
 
 
+def test_a_policy_that_is_random_again_is_not_healthy() -> None:
+    """The entropy is back at its early level, and the reward is gone."""
+
+    def back(step: int) -> float:
+        return 3.4 - 1.2 * math.exp(-(((step - 60) / 25) ** 2))
+
+    draw = random.Random(0)
+    rewards = {step: 0.85 if 40 < step < 80 else 0.19 for step in range(1, 141)}
+    rewards = {step: value + draw.gauss(0, 0.02) for step, value in rewards.items()}
+    level, message = found(run(back, 140, rewards=rewards))
+    assert level == HealthLevel.ACT
+    assert "The reward fell from 0.8" in message
+    kept = {step: 0.5 + draw.gauss(0, 0.02) for step in range(1, 141)}
+    assert found(run(back, 140, rewards=kept))[0] == HealthLevel.HEALTHY
+
+
+def test_an_ended_hold_is_not_healthy() -> None:
+    why = "The reward guard ended the hold: the reward is lower."
+    measured = run(lambda step: 0.6, 60, hold_state="ended", hold_why=why)
+    level, message = found(measured)
+    assert level == HealthLevel.WATCH
+    assert message.startswith(why)
+    assert found(run(lambda step: 0.6, 60))[0] == HealthLevel.HEALTHY
+    waits = run(lambda step: 0.6, 60, hold_state="fallback", hold_why="No measurements yet.")
+    assert found(waits)[1].endswith("The hold waits: No measurements yet.")
+
+
+def test_harm_is_acted_on_and_taken_back() -> None:
+    harm = Alert(
+        id="a", kind="overshoot", level=AlertLevel.ACT, step=55, recorded_at=1.0,
+        message="Version 1 overshoots.", cause=None, evidence={},
+        suggestion=Control().to_document(), acknowledged_by=None, acknowledged_at=None,
+    )  # fmt: skip
+    answer = diagnose(run(lambda step: 0.6, 60, overshoot=harm))
+    assert answer.level == HealthLevel.ACT
+    assert answer.message.startswith("Version 1 overshoots.")
+    assert some(answer.suggestion).control["method"] == "none"
+
+
 def test_before_the_gain_is_known_the_sign_decides_and_no_pace_is_named() -> None:
     suggestion = some(diagnose(run(collapse, 41, last=last(gain=None))).suggestion)
     assert (suggestion.pace, suggestion.control["mu_low"]) == (None, 1.0)

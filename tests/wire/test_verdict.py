@@ -13,7 +13,12 @@ import pytest
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import Estimate, Outcome, PredictedEffect, Verdict
 from isentrope_wire.diagnosis.slope import slope_of
-from isentrope_wire.diagnosis.verdict import judged_after, pace_without, verdict_on
+from isentrope_wire.diagnosis.verdict import (
+    judged_after,
+    outcome_of,
+    pace_without,
+    verdict_on,
+)
 from tests.wire.test_diagnosis import version
 
 CLIP = Control(method="clip_v", mu_low=1.0, mu_high=1.0)
@@ -68,7 +73,8 @@ def judge(
         (-0.0004, 0.004, Outcome.STOPPED, "Stopped the fall:"),
         (-0.002, 0.003, Outcome.SLOWED, "Slowed the fall to "),
         (-0.004, 0.0004, Outcome.NO_EFFECT, "No effect on the fall:"),
-        (0.003, 0.008, Outcome.TURNED, "Turned the fall into a rise:"),
+        (0.002, 0.008, Outcome.TURNED, "Turned the fall into a rise:"),
+        (0.003, 0.008, Outcome.OVERSHOT, "Overshot, the fall became a rise:"),
         (0.0, -0.004, Outcome.STOPPED, "Stopped the rise:"),
         (-0.003, -0.009, Outcome.TURNED, "Turned the rise into a fall:"),
         (0.0, 0.0, Outcome.UNDECIDED, "Not clear: "),
@@ -79,6 +85,30 @@ def test_the_verdict_compares_what_came_with_what_would_have_come(
 ) -> None:
     verdict = judge(realised, added)
     assert (verdict.outcome, verdict.message[: len(words)]) == (outcome, words)
+
+
+@pytest.mark.parametrize(
+    ("realised", "without", "promised", "outcome"),
+    [
+        # A cure that worked as promised, where the run would have stood still by now.
+        ((0.0033, 0.0035, 0.0037), -0.00026, 0.0021, Outcome.STOPPED),
+        ((-0.0002, 0.0, 0.0002), 0.0, 0.0, Outcome.UNDECIDED),
+        # Three times as fast upwards as it fell: never "not clear".
+        ((0.04, 0.055, 0.07), -0.016, None, Outcome.OVERSHOT),
+        ((0.0, 0.055, 0.11), -0.016, None, Outcome.STOPPED),
+    ],
+)
+def test_a_large_effect_is_never_undecided(
+    realised: tuple[float, float, float], without: float, promised: float | None, outcome: Outcome
+) -> None:
+    low, value, high = realised
+    found, _ = outcome_of(Estimate(value=value, low=low, high=high), without, promised)
+    assert found == outcome
+
+
+def test_an_entropy_past_its_early_level_overshot() -> None:
+    assert judge(0.002, 0.008).outcome == Outcome.TURNED
+    assert judge(0.002, 0.008, early=0.605).outcome == Outcome.OVERSHOT
 
 
 def test_a_run_that_slows_down_by_itself_credits_no_control() -> None:

@@ -232,7 +232,7 @@ def test_a_target_no_policy_can_have_is_refused() -> None:
     for target, status in (
         (3.17, HoldStatus.APPROACHING),
         (3.19, HoldStatus.FALLBACK),
-        (1e9, HoldStatus.FALLBACK),
+        (19.0, HoldStatus.FALLBACK),
     ):
         state, action = decided(
             Hold(target_entropy=target), HoldState(), replace(small, what_if=RISING), step=10

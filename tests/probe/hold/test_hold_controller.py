@@ -4,6 +4,7 @@ guard."""
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,15 @@ import pytest
 
 from isentrope.hold import HoldController
 from isentrope_wire.control import Control
-from isentrope_wire.hold_decision import SLEW_FACTOR, SLEW_STEP, Action, HoldStatus, undecided
+from isentrope_wire.hold_decision import (
+    SLEW_FACTOR,
+    SLEW_STEP,
+    Action,
+    HoldStatus,
+    hold_labels,
+    hold_scalars,
+    undecided,
+)
 from isentrope_wire.reports import ControlSnapshot, StepReport
 from tests.probe.hold.collapsing_plant import step_sums
 
@@ -98,14 +107,27 @@ def guarded(rewards: list[float], *, guard: bool = True) -> list[Action]:
 def test_a_reward_that_turns_ends_the_hold() -> None:
     rewards = [0.3 + 0.004 * min(step, 60) - 0.01 * max(0, step - 60) for step in range(120)]
     actions = guarded(rewards)
-    held = [action.status != HoldStatus.FALLBACK for action in actions]
+    held = [not action.status.is_idle for action in actions]
     ended = held.index(False, 10)
     assert 65 < ended < 90
     assert not any(held[ended:])
     assert "reward" in actions[ended].reason
+    assert actions[ended].status == HoldStatus.ENDED
+    # The target's line ends with it.
+    assert hold_scalars(actions[ended], HELD.control) == {}
+    assert hold_labels(actions[ended])["hold/state"] == "ended"
     assert all(
         action.status != HoldStatus.FALLBACK for action in guarded(rewards, guard=False)[10:]
     )
+
+
+def test_a_slow_loss_of_reward_ends_the_hold() -> None:
+    """From 0.36 to 0.19 in a hundred steps: no thirty of them fall by more than their noise."""
+    noise = random.Random(3)
+    rewards = [0.355 - 0.0017 * max(0, step - 30) + noise.gauss(0, 0.03) for step in range(140)]
+    assert any(action.status == HoldStatus.ENDED for action in guarded(rewards))
+    steady = [0.355 + noise.gauss(0, 0.03) for _ in range(140)]
+    assert not any(action.status == HoldStatus.ENDED for action in guarded(steady))
 
 
 def test_a_hold_pushed_again_begins_again() -> None:

@@ -1,0 +1,71 @@
+"""The guard of a control: what it calls harm, and what it does not."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from isentrope_wire.control import Control
+from isentrope_wire.diagnosis.course import Course
+from isentrope_wire.diagnosis.guard import ControlGuard, Overshoot, lost_reward
+from isentrope_wire.numbers import document_of, read_exactly
+
+CLIP = Control(method="clip_v", mu_low=1.0, mu_high=1.0, scope="decreasing")
+
+
+def watch(
+    rise: float, reward_change: float, *, control: Control = CLIP, steps: int = 60, seed: int = 0
+) -> list[Overshoot]:
+    """What is found where the entropy falls for 40 steps, a control is applied, and both move so a
+    step from then on."""
+    draw, course, guard = random.Random(seed), Course(), ControlGuard()
+    entropy, reward, harms = 2.0, 0.8, []
+    for step in range(1, 41 + steps):
+        under = step > 40
+        entropy += rise if under else -0.01
+        reward += reward_change if under else 0.0
+        version = int(under)
+        course.add(step, max(entropy + draw.gauss(0, 0.01), 0.05), is_new_control=step == 41)
+        acting = control if under else None
+        harm = guard.step(version, acting, reward + draw.gauss(0, 0.03), course)
+        guard = read_exactly(ControlGuard, json.loads(json.dumps(document_of(guard))))
+        harms += [] if harm is None else [harm]
+    return harms
+
+
+def test_a_control_that_ruins_the_run_is_found_soon() -> None:
+    first = watch(rise=0.05, reward_change=-0.02)[0]
+    assert first.steps <= 15
+    assert first.reward_lost > 0.08
+    assert first.entropy_change > 0.2
+    assert first.before == Control()
+    assert first.message.startswith("Version 1 overshoots: entropy +")
+
+
+def test_an_entropy_past_its_early_level_is_harm() -> None:
+    """Also where no reward was reported."""
+    harms = watch(rise=0.02, reward_change=0.0)
+    assert harms
+    assert {harm.reward_lost for harm in harms} == {0.0}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_cure_is_no_harm(seed: int) -> None:
+    assert watch(rise=0.0, reward_change=0.0, seed=seed) == []
+    assert watch(rise=0.003, reward_change=0.001, seed=seed) == []
+
+
+def test_a_hold_has_a_guard_of_its_own() -> None:
+    hold = Control(hold={"target_entropy": 1.6})
+    assert watch(rise=0.05, reward_change=-0.02, control=hold) == []
+
+
+def test_a_slow_loss_is_certain_by_levels() -> None:
+    draw = random.Random(1)
+    before = [0.36 + draw.gauss(0, 0.04) for _ in range(30)]
+    slow = [0.36 - 0.0017 * step + draw.gauss(0, 0.04) for step in range(100)]
+    assert lost_reward(before, slow[:10]) == 0
+    assert lost_reward(before, slow) == pytest.approx(0.145, abs=0.03)
+    assert lost_reward(before[:5], slow) == 0
