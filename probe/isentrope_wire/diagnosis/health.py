@@ -475,12 +475,19 @@ class _State:
             if measured.step is None
             else measured.step - min(measured.first_step or 0, measured.step) + 1
         )
-        level = None if course is None else course.early.level
-        self.early = level if level is not None and level > 0 else None
-        self.share_lost = None if course is None else course.share_lost
-        rate = None if course is None else course.pace
-        self.pace = None if course is None or rate is None else rate.scaled(course.entropy)
-        self.direction = 0 if self.pace is None else self.pace.direction
+        self.early: float | None = None
+        self.share_lost: float | None = None
+        self.pace: Estimate | None = None
+        self.direction = 0
+        if course is None:
+            return
+        level, rate = course.early.level, course.pace
+        if level is not None and level > 0:
+            self.early = level
+        self.share_lost = course.share_lost
+        if rate is not None:
+            self.pace = rate.scaled(course.entropy)
+            self.direction = self.pace.direction
 
     @cached_property
     def is_near_target(self) -> bool:

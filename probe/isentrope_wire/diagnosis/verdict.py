@@ -223,14 +223,14 @@ def _in_words(
         return "Not judged: what it adds to each step is not known while the gain is not."
     if outcome == Outcome.UNDECIDED:
         return "Not clear: the entropy scatters more than it moves."
-    change = "fall" if without < 0 else "rise"
+    change, turned = ("fall", "rise") if without < 0 else ("rise", "fall")
     beside = f"{_pace(realised.value)} nats a step, {_pace(without)} without it"
     words = {
         Outcome.STOPPED: f"Stopped the {change}",
         Outcome.SLOWED: f"Slowed the {change} to {percent(left or 0.0)}",
         Outcome.NO_EFFECT: f"No effect on the {change}",
-        Outcome.OVERSHOT: f"Overshot, the {change} became a {'rise' if without < 0 else 'fall'}",
-        Outcome.TURNED: f"Turned the {change} into a {'rise' if without < 0 else 'fall'}",
+        Outcome.OVERSHOT: f"Overshot, the {change} became a {turned}",
+        Outcome.TURNED: f"Turned the {change} into a {turned}",
     }
     return f"{words[outcome]}: {beside}, over {steps} steps."
 

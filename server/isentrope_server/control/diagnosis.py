@@ -134,7 +134,10 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     control = run_control(connection, run)
     parts = _last_parts(last)
     what_if = attachments.read_what_if(connection, run.key, steps=EFFECT_STEPS)
-    newest_gain = next(reversed(gains.values()), 0.0)
+    newest_gain = next(reversed(gains.values()), None)
+    step_gains = list[float]()
+    if newest_gain is not None:
+        step_gains = [gains.get(step, newest_gain) for step, _ in what_if]
     return replace(
         found,
         newest=control,
@@ -150,8 +153,8 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
             active=None
             if control.active is None or control.active.hold
             else control.active.control,
-            gain=newest_gain if gains else None,
-            gains=[gains.get(step, newest_gain) for step, _ in what_if] if gains else [],
+            gain=newest_gain,
+            gains=step_gains,
             gain_error=next(reversed(gain_errors.values()), None),
             of_unseen=bool(unseen),
             scalars=None if newest_report is None else newest_report.scalars,

@@ -60,7 +60,9 @@ def _verdicts(
     applied = controls.applied_steps(connection, run.key)
     given: dict[int, Verdict] = {}
     first = (run.basis or {}).get("early_entropies", [])
-    early = median(first) if len(first) == metrics.EARLY_STEPS else None
+    early = None
+    if len(first) == metrics.EARLY_STEPS:
+        early = median(first)
     for version, step in pushed:
         replaced_at = min(
             (at for other, at in applied if other > version.version and at >= step), default=None
