@@ -73,6 +73,11 @@ class ControlState:
         """Whether a step has begun in this process."""
         return self._step_is_open or self.last_step is not None
 
+    @property
+    def step_is_open(self) -> bool:
+        """Whether a step has begun that is not closed."""
+        return self._step_is_open
+
     def resume(self, active: ControlSnapshot, newest_decided: int, last_step: int | None) -> None:
         """Continue after the last step of another process. `newest_decided` may have been refused
         there."""

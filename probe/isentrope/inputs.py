@@ -17,7 +17,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -264,9 +264,20 @@ def loggable(name: str, value: float | Tensor) -> float | Tensor:
             )
         return _on_this_rank(name, value.detach()).clone()
     try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must be a number, got {value!r}.") from None
+        return float(_only_element(value))
+    except OverflowError:
+        raise InputError(
+            f"{name} must be a number up to 1.8e308, got a larger one. Log its logarithm, say."
+        ) from None
+    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        raise InputError(f"{name} must be a number, got {value!r}.") from error
+
+
+def _only_element(value: Any) -> Any:
+    """The number of an array of one: `float` takes none that has dimensions."""
+    if hasattr(value, "item") and getattr(value, "size", None) == 1:
+        return value.item()
+    return value
 
 
 def _on_this_rank(name: str, value: Tensor) -> Tensor:

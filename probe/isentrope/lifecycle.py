@@ -25,11 +25,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from isentrope.config import ProbeConfig, checked_tags, switched_on, wanted_run_id
 from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, Ranks
 from isentrope.guard import Guard
 from isentrope.run_config import jsonable
+from isentrope.step_report import ReportBuilder
 from isentrope.trackers import Trackers
 from isentrope.transport.transport import ReadyMessage, Transport
 from isentrope_wire import __version__, environment
@@ -261,6 +264,8 @@ class RunEnd:
         transport: Transport,
         trackers: Trackers,
         guard: Guard,
+        reports: ReportBuilder,
+        logged: dict[str, float | Tensor],
         *,
         run_id: str = "",
         at_process_end: bool = True,
@@ -268,7 +273,9 @@ class RunEnd:
     ) -> None:
         """Build it after the transport is open: what is registered last is called first, and the
         transport closes itself. In mode disabled the process's end is not the run's.
-        `sends_output`: a failed run has the last lines of its output with its error."""
+        `logged`: what the loop logged since its last step. `sends_output`: a failed run has the
+        last lines of its output with its error."""
+        self._reports, self._logged = reports, logged
         self._sends_output, self._run_id = sends_output, run_id
         self._control = control
         self._ranks = ranks
@@ -307,9 +314,21 @@ class RunEnd:
                 outcomes=self._control.pending_outcomes,
             )
             self._ranks.settle(LAST_EXCHANGE_SHARE * LONGEST_END_SECONDS)
+            self._report_rest(completes=status == "finished")
             self._transport.put(ReadyMessage(message))
             self._transport.close(timeout_seconds=end - time.monotonic())
             self._trackers.close(timeout_seconds=end - time.monotonic())
+
+    def _report_rest(self, *, completes: bool) -> None:
+        """Report what was logged since the last step as of that step. Unless it `completes` the
+        run, it may be of a step that was begun: then no number of the last step gives way to it."""
+        step = self._control.last_step or 0
+        build = self._reports.rest_of(
+            step, self._logged, replaces=completes and not self._control.step_is_open
+        )
+        if build is not None:
+            self._transport.put(self._trackers.also(step, build))
+        self._logged.clear()
 
     def _process_ends(self) -> None:
         # The run belongs to the parent of a forked child.

@@ -228,6 +228,7 @@ class Probe:
         )
         self._copies = HostCopies()
         self._logged: dict[str, float | Tensor] = {}
+        """Since the last step. One dict for the whole run: its end sends what is left."""
         self._known_names: set[str] = set()
         self._process = os.getpid()
         self._end = RunEnd(
@@ -236,6 +237,8 @@ class Probe:
             self._transport,
             self._trackers,
             self._guard,
+            self._reports,
+            self._logged,
             run_id=self.run_id,
             at_process_end=self.config.mode != "disabled",
             sends_output=self.config.texts,
@@ -519,7 +522,7 @@ class Probe:
                 known, and the batch is gated all the same.
         """
         own = scores.logprobs if logprobs is None else logprobs
-        if self._inactive():
+        if self._is_unheard():
             return own
         with self._gating:
             self._scores_to_gate = self._bypassed = False
@@ -617,8 +620,12 @@ class Probe:
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
         """Add scalars to the report of the step that is open. Tensors of one element are read
-        later, off this thread."""
-        if self._inactive():
+        later, off this thread.
+
+        What is logged after the last step, such as a final evaluation, is reported by `finish` as
+        of that step. Where a value is no number, the others of the same call count all the same.
+        """
+        if self._is_unheard():
             return
         started = time.perf_counter()
         if (
@@ -635,8 +642,14 @@ class Probe:
                 raise InputError(
                     f"log takes names and numbers, such as {{'reward/mean': 0.4}}; got {scalars!r}."
                 )
+            problem: InputError | None = None
             for name, value in scalars.items():
-                self._logged[name] = inputs.loggable(name, value)
+                try:
+                    self._logged[name] = inputs.loggable(name, value)
+                except InputError as error:
+                    problem = problem or error
+            if problem is not None:
+                raise problem
             if len(self._known_names) < MOST_KNOWN_NAMES:
                 self._known_names.update(scalars)
 
@@ -678,7 +691,7 @@ class Probe:
                 of one, which is read off this thread: `(max_norm / (norm + 1e-6)).clamp(max=1)`
                 with the norm that `torch.nn.utils.clip_grad_norm_` returned. Default: 1.
         """
-        if self._inactive():
+        if self._is_unheard():
             return
         with self._closing:
             started = time.perf_counter()
@@ -784,8 +797,8 @@ class Probe:
         )
 
     def finish(self, status: str = "finished", error: str = "") -> None:
-        """End the run. What is spooled is delivered without this process. Safe to repeat: the first
-        call counts.
+        """End the run. What was logged since the last step is reported as of that step, and what is
+        spooled is delivered without this process. Safe to repeat: the first call counts.
 
         A process that ends without it ends the run with the status `failed` after an error that
         nothing handled, else `ended`; a process that is killed sends nothing
@@ -886,13 +899,7 @@ class Probe:
                 "probe.gate: it acts on nothing. Compute the loss from the tensor that gate returns.",
             )
         last = self._control.last_step
-        if self._end.finished:
-            self._warn_once(
-                "ended",
-                f"The run has ended: step {step} and those after it are not reported. Build a new "
-                "Probe for another training.",
-            )
-        elif last is not None and step <= last:
+        if not self._end.finished and last is not None and step <= last:
             self._warn_once(
                 "step",
                 f"Step {step} was closed after step {last}: pass the count of optimiser updates, which rises. Both reports "
@@ -970,7 +977,7 @@ class Probe:
             ClosedStep(
                 step=step,
                 measured=measured,
-                logged=self._logged,
+                logged=self._logged.copy(),
                 active=self._control.active,
                 control=self._hold.control,
                 action=self._hold.action,
@@ -989,7 +996,7 @@ class Probe:
         if not sent or self.config.mode == "disabled":
             self._reports.not_sent()
         self._control.reported(step, sent=sent)
-        self._logged = {}
+        self._logged.clear()
 
     def _optional(self, name: str, read: Callable[[], T | None]) -> T | None:
         """An input for the diagnosis alone; None where it can't be read, for no control may fail by
@@ -1002,3 +1009,22 @@ class Probe:
         """Whether this is a forked child (a DataLoader worker, say), which must not report for its
         parent."""
         return os.getpid() != self._process
+
+    def _is_unheard(self) -> bool:
+        """The same where the loop has something to report: said once, as after the run's end."""
+        inactive = self._inactive()
+        if inactive:
+            self._warn_once(
+                "forked",
+                f"This process ({os.getpid()}) was forked from the one that built the Probe "
+                f"({self._process}), which alone reports: what is logged, gated and stepped here is "
+                "not reported, and no control acts on it. Build the Probe in the process that "
+                "trains.",
+            )
+        elif self._end.finished:
+            self._warn_once(
+                "ended",
+                "The run has ended: what is logged, gated and stepped from now on is not reported. "
+                "Call finish after it, or build a new Probe for another training.",
+            )
+        return inactive

@@ -185,6 +185,8 @@ class ReportBuilder:
         self._shown_version = 0
         """Version of the control that tokens of the last report met."""
         self._gate_called = False
+        self._logged_last: Mapping[str, float | Tensor] = {}
+        """What was logged in the step closed last."""
         self._closed = 0
         """Number of the newest report to be built."""
         self._built = 0
@@ -222,6 +224,7 @@ class ReportBuilder:
         steps."""
         recorded_at, device = time.time(), current_device()
         self._closed += 1
+        self._logged_last = closed.logged
         number = self._closed
 
         def build() -> reports.StepReport:
@@ -231,6 +234,31 @@ class ReportBuilder:
                 self._built = number
 
         return build
+
+    def rest_of(
+        self, step: int, logged: Mapping[str, float | Tensor], *, replaces: bool
+    ) -> Callable[[], reports.StepReport] | None:
+        """A function that builds one more report of the last step, of what was logged since; None
+        where nothing was. Unless it `replaces` them, without the names that the step itself
+        logged."""
+        kept = {
+            name: value
+            for name, value in logged.items()
+            if replaces or name not in self._logged_last
+        }
+        recorded_at = time.time()
+
+        def build() -> reports.StepReport:
+            scalars, dropped = self._within_limits(kept)
+            return reports.StepReport(
+                step=step,
+                recorded_at=recorded_at,
+                scalars={name: float(value) for name, value in scalars.items()},
+                control_version=self._shown_version,
+                labels=_dropped_label(dropped),
+            )
+
+        return build if kept else None
 
     def _build(
         self, closed: ClosedStep, recorded_at: float, device: int | None
@@ -260,11 +288,7 @@ class ReportBuilder:
                 else f"{closed.momentum.beta:g}",
             }
             | ({"probe/failed": closed.failed} if closed.failed else {})
-            | (
-                {reports.DROPPED_SERIES: f"{len(dropped)}: {reports.first_of(dropped)}"}
-                if dropped
-                else {}
-            )
+            | _dropped_label(dropped)
             | hold_labels(closed.action),
         )
         if together is not None and together.sums is not None:
@@ -481,6 +505,13 @@ class ReportBuilder:
 
 def _clip_factor(closed: ClosedStep) -> float:
     return 1.0 if closed.clip_factor is None else float(closed.clip_factor)
+
+
+def _dropped_label(dropped: Collection[str]) -> dict[str, str]:
+    """The label that names logged scalars which are left out; none where all are reported."""
+    if not dropped:
+        return {}
+    return {reports.DROPPED_SERIES: f"{len(dropped)}: {reports.first_of(dropped)}"}
 
 
 def _health(together: GlobalStep) -> dict[str, float]:

@@ -6,6 +6,7 @@ import math
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 import isentrope
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire import metrics
-from isentrope_wire.reports import OutcomeState
+from isentrope_wire.errors import InputError
+from isentrope_wire.reports import OutcomeState, RunFinished, StepReport
 from tests.probe.tiny_loop import (
     CLIP,
     VOCABULARY,
@@ -149,6 +151,107 @@ def test_step_alone_reports_what_was_logged_and_nothing_invented() -> None:
     assert (report.scalars["reward/mean"], report.scalars["loss"]) == (0.4, 1.5)
     assert math.isnan(report.scalars["kl"])
     assert report.histograms == ()
+
+
+@pytest.mark.parametrize(
+    ("ending", "gates", "expected"),
+    [
+        ("finished", False, {"eval/accuracy": 0.7, "reward/mean": 0.9}),
+        # Of a step that was begun, the last one's numbers stay.
+        ("finished", True, {"eval/accuracy": 0.7}),
+        ("failed", False, {"eval/accuracy": 0.7}),
+    ],
+)
+def test_what_is_logged_after_the_last_step_arrives(
+    ending: str, gates: bool, expected: dict[str, float]
+) -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    for step in (6, 7):
+        probe.log({"reward/mean": 0.4})
+        run_steps(loop, probe, 1, first=step)
+    if gates:
+        logits, token_ids, advantages = loop.sample()
+        probe.gate(probe.score(logits, token_ids), advantages)
+    probe.log({"eval/accuracy": torch.tensor(0.7), "reward/mean": 0.9})
+    probe.finish(ending)
+    *_, rest, end = transport.messages
+    assert isinstance(rest, StepReport)
+    assert isinstance(end, RunFinished)
+    assert (rest.step, end.step, len(transport.messages)) == (7, 7, 4)
+    assert rest.scalars == pytest.approx(expected)
+
+
+def test_nothing_logged_since_the_last_step_adds_no_report() -> None:
+    probe, transport = probe_and_transport()
+    probe.log({"reward/mean": 0.4})
+    probe.step(1)
+    probe.finish()
+    assert [type(message) for message in transport.messages] == [StepReport, RunFinished]
+
+
+def test_an_evaluation_without_any_step_arrives() -> None:
+    probe, transport = probe_and_transport()
+    probe.log({"eval/accuracy": 0.7})
+    probe.finish()
+    (report,) = reports(transport)
+    assert (report.step, report.scalars) == (0, {"eval/accuracy": 0.7})
+
+
+NUMBERS: dict[str, Any] = {
+    "np.float32": np.float32(0.5),
+    "np.int64": np.int64(3),
+    "np.bool": np.bool_(True),
+    "array": np.array(0.5),
+    "array of one": np.array([[0.5]]),
+    "tensor of one": torch.tensor([[0.5]], dtype=torch.bfloat16),
+    "large integer": 10**300,
+}
+
+
+def test_numpys_numbers_are_logged() -> None:
+    probe, transport = probe_and_transport()
+    probe.log(NUMBERS)
+    probe.step(1)
+    scalars = reports(transport)[0].scalars
+    assert {name: scalars[name] for name in NUMBERS} == {
+        "np.float32": 0.5,
+        "np.int64": 3.0,
+        "np.bool": 1.0,
+        "array": 0.5,
+        "array of one": 0.5,
+        "tensor of one": 0.5,
+        "large integer": 1e300,
+    }
+
+
+class WithoutValue:
+    def __float__(self) -> float:
+        raise RuntimeError("not computed yet")
+
+    def __repr__(self) -> str:
+        return "a promise"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "None"),
+        (10**400, "1.8e308"),
+        (np.ones(3), "array"),
+        (np.array(["word"]), "word"),
+        (np.complex64(1j), "must be a number"),
+        (WithoutValue(), "a promise"),
+    ],
+)
+def test_a_bad_value_leaves_the_others(value: Any, words: str) -> None:
+    probe, transport = probe_and_transport()
+    with pytest.raises(InputError, match=words):
+        probe.log({"before": 1.0, "bad": value, "after": 2.0})
+    probe.step(1)
+    scalars = reports(transport)[0].scalars
+    assert (scalars["before"], scalars["after"]) == (1.0, 2.0)
+    assert "bad" not in scalars
 
 
 def test_a_report_has_pace_and_memory_of_its_process() -> None:

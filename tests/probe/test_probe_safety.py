@@ -428,6 +428,30 @@ def test_a_forked_child_does_not_report_in_its_parent_s_name() -> None:
     assert os.waitstatus_to_exitcode(status) == 1
 
 
+FORKED = {
+    "log": lambda probe: probe.log({"x": 1.0}),
+    "step": lambda probe: probe.step(1),
+    "gate": lambda probe: probe.gate(
+        probe.score(torch.randn(2, 3, 5), torch.zeros(2, 3, dtype=torch.long)), torch.ones(2)
+    ),
+    # As a DataLoader's worker does.
+    "none": lambda probe: probe.finish(),
+}
+
+
+@pytest.mark.parametrize("call", FORKED)
+def test_a_forked_child_that_trains_is_warned(call: str, caplog: pytest.LogCaptureFixture) -> None:
+    probe, _ = probe_and_transport()
+    child = os.fork()
+    if child == 0:
+        for _ in range(2):
+            FORKED[call](probe)
+        warned = [record for record in caplog.records if "was forked" in record.message]
+        os._exit(len(warned))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == int(call != "none")
+
+
 def test_leaving_the_block_finishes_the_run_with_how_it_ended() -> None:
     probe, transport = probe_and_transport()
 
@@ -519,8 +543,14 @@ def test_steps_after_the_end_are_said_to_be_lost(caplog: pytest.LogCaptureFixtur
     run_steps(loop, probe, 2)
     probe.finish()
     with caplog.at_level(logging.WARNING, logger="isentrope"):
+        probe.finish()
+        assert not caplog.records
+        probe.log({"eval/accuracy": 0.7})
+        assert [record.message.partition(":")[0] for record in caplog.records] == [
+            "The run has ended"
+        ]
         run_steps(loop, probe, 2)
-    assert [record.message.partition(":")[0] for record in caplog.records] == ["The run has ended"]
+    assert len(caplog.records) == 1
     assert len(reports(transport)) == 2
 
 

@@ -187,6 +187,21 @@ def test_within_one_rank_the_last_report_of_a_step_counts(
     assert points(read(server, rank, "x")["series"]["x"]) == {0: 2.0}
 
 
+def test_a_steps_second_report_adds_to_the_first(server: ServerInThread, rank: Rank) -> None:
+    histogram = ScoreHistogram(name="h", low=0.0, high=1.0, counts=(1, 2))
+    rank.send(
+        step_report(0, {"x": 1.0, "y": 3.0}, histograms=[histogram], labels={"a": "b"}),
+        step_report(0, {"eval": 0.5, "y": 4.0}),
+    )
+    assert {
+        name: points(one) for name, one in read(server, rank, "x", "y", "eval")["series"].items()
+    } == {"x": {0: 1.0}, "y": {0: 4.0}, "eval": {0: 0.5}}
+    step = server.http.get(f"{rank.path}/steps/0").json()
+    assert step["scalars"] == {"x": 1.0, "y": 4.0, "eval": 0.5}
+    assert step["labels"] == {"a": "b"}
+    assert [one["name"] for one in step["histograms"]] == ["h"]
+
+
 def test_reading_on_shows_the_same_rank_as_reading_again(server: ServerInThread) -> None:
     first = Rank(server, rank=0)
     second = Rank(server, run_id=first.run_id, rank=1)

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import integration_utils
@@ -128,12 +129,16 @@ def _folder_of(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 def scalars_of(logs: Mapping[str, Any]) -> dict[str, float | Tensor]:
-    """The numbers among what a trainer logs; a missing value (None) stays missing."""
-    return {
-        name: value
-        for name, value in logs.items()
-        if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
-    }
+    """The numbers among what a trainer logs, numpy's too; a missing value (None) stays missing."""
+    return {name: value for name, value in logs.items() if _is_number(value)}
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1
+    if isinstance(value, np.generic | np.ndarray):
+        return value.size == 1 and value.dtype.kind in "biuf"
+    return isinstance(value, int | float)
 
 
 class IsentropeCallback(StepReports):

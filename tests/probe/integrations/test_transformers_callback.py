@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -125,6 +126,18 @@ def test_missing_values_and_texts_stay_missing() -> None:
         "tokens": 3,
         "norm": torch.tensor(2.0),
     }
+
+
+def test_numpys_numbers_count_as_pythons() -> None:
+    numbers = {
+        "float": np.float32(0.5),
+        "integer": np.int64(2),
+        "flag": np.bool_(True),
+        "array": np.array(0.5),
+        "array of one": np.array([0.5]),
+    }
+    others = {"many": np.ones(3), "word": np.str_("word"), "complex": np.complex64(1j)}
+    assert scalars_of({**numbers, **others}) == numbers
 
 
 def test_the_run_is_named_shows_its_settings_and_ends(tmp_path: Path) -> None:

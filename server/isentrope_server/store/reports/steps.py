@@ -24,13 +24,15 @@ from isentrope_server.store.tables import runs as runs_table
 from isentrope_server.store.tables import streams as streams_table
 from isentrope_server.store.writer import StepStored
 from isentrope_wire.answers import LiveStep, StepReport
+from isentrope_wire.reports import ScoreHistogram
 
 _NEWEST_TIMED = 32
 """Reports; of several ranks those of one are used."""
 
 
 def find(connection: Connection, run_key: int, step: int) -> StepReport | None:
-    """The report shown for a step; None where it was never reported."""
+    """The report shown for a step, with what earlier reports of the same rank and attempt have of
+    that step alone; None where it was never reported."""
     around = (records.c.first_step <= step, records.c.last_step >= step)
     candidates = [
         (reports, row)
@@ -48,6 +50,22 @@ def find(connection: Connection, run_key: int, step: int) -> StepReport | None:
     if len(chosen) == 0:
         return None
     reports, row = candidates[int(chosen[0])]
+    before = sorted(
+        (
+            (other, at)
+            for other, at in candidates
+            if other.stream_key == reports.stream_key
+            and other.positions[at] < reports.positions[row]
+        ),
+        key=lambda candidate: candidate[0].positions[candidate[1]],
+    )
+    scalars: dict[str, float] = {}
+    labels: dict[str, str] = {}
+    drawn: dict[str, ScoreHistogram] = {}
+    for other, at in (*before, (reports, row)):
+        scalars |= other.scalars_of(at)
+        labels |= other.labels_of(at)
+        drawn |= {one.name: one for one in histograms.of_report(other, at)}
     stream = next(s for i in incarnations for s in i.streams if s.key == reports.stream_key)
     return StepReport(
         step=step,
@@ -56,9 +74,9 @@ def find(connection: Connection, run_key: int, step: int) -> StepReport | None:
         control_version=int(reports.control_versions[row]),
         incarnation=stream.incarnation,
         rank=stream.rank,
-        scalars=reports.scalars_of(row),
-        labels=dict(reports.labels_of(row)),
-        histograms=histograms.of_report(reports, row),
+        scalars=scalars,
+        labels=labels,
+        histograms=list(drawn.values()),
     )
 
 
