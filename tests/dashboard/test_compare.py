@@ -5,21 +5,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+from isentrope.client.connection import ApiError
 from isentrope_dashboard.components.basics import place_id
 from isentrope_dashboard.figures.chart import smoothed
-from isentrope_dashboard.pages import compare, metrics, overview
+from isentrope_dashboard.figures.panel import Shown
+from isentrope_dashboard.pages import charts, compare, metrics, overview
 from isentrope_dashboard.pages.compare import differences
 from isentrope_dashboard.theme import look_of, looks_of
+from isentrope_dashboard.view import View
 from isentrope_server.store.reports.series import Series
 from isentrope_server.store.reports.series import columns as reduce
-from isentrope_wire.answers import SeriesColumns
+from isentrope_wire.answers import RunDetail, SeriesColumns
 from isentrope_wire.reports import StepReport
 from tests.dashboard.conftest import OpenPage, Site
+from tests.dashboard.made_answers import words
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -82,6 +87,28 @@ def test_runs_differ_in_colour_and_dash(site: Site) -> None:
     )
     (alone,) = values[place_id("chart", "reward/mean")]["data"]
     assert (alone["meta"], alone["line"]) == (first, one["line"])
+
+
+def test_a_run_that_fails_leaves_the_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = (site.run(5) for _ in range(3))
+    plain = charts.read_shown
+
+    async def read_shown(
+        client: Any, view: View, run: RunDetail, *rest: Any, **known: Any
+    ) -> Shown:
+        if run.id == first:
+            raise ZeroDivisionError("planted")
+        if run.id == second:
+            raise ApiError("The database can't answer now.", 503, "store_unavailable")
+        return await plain(client, view, run, *rest, **known)
+
+    monkeypatch.setattr(charts, "read_shown", read_shown)
+    address = f"/compare?run={first}&run={second}&run={third}&metric=reward/mean&smooth=off"
+    values = site.values(compare.PART, address)
+    assert len(values[place_id("chart", "reward/mean")]["data"]) == 1
+    legend = words(values["compare-legend"])
+    assert f"Run {first} can't be shown. ZeroDivisionError: planted" in legend
+    assert f"Run {second} can't be read: The database can't answer now." in legend
 
 
 def test_runs_of_one_name_are_told_apart(site: Site) -> None:

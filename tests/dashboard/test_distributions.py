@@ -104,6 +104,19 @@ def test_a_bright_bin_does_not_set_the_colours() -> None:
     assert heat["zmax"] < 5
 
 
+def test_tokens_that_no_bin_counts_are_marked() -> None:
+    found = replace(made([1, 2, 3], [0.0] * 3, [1.0] * 3, [[1, 3]] * 3), not_finite=[0, 1200, 0])
+    panel = PANELS["probability"]
+    shown = Shown(
+        scheme="dark", scale=Scale(), first=1, last=3, is_live=False,
+        histograms={str(panel.quantity and panel.quantity.histogram): found},
+    )  # fmt: skip
+    figure = panel.figure(shown)
+    assert isinstance(figure, dict)
+    (marks,) = [trace for trace in figure["data"] if trace.get("mode") == "markers"]
+    assert (marks["x"], marks["text"]) == ([2], ["1,200 tokens: NaN or infinite"])
+
+
 def test_missing_steps_are_empty_columns() -> None:
     found = made([1, 2, 3, 9, 10], [0.0] * 5, [1.0] * 5, [[1, 3]] * 5)
     heat = heat_of(PANELS["probability"], found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import math
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,8 @@ from playwright.sync_api import expect
 from isentrope_dashboard.components.basics import place_id
 from isentrope_dashboard.figures.chart import Scale, log_ticks
 from isentrope_dashboard.figures.panel import Panel, Shown, metric_panel
-from isentrope_dashboard.pages import charts, metrics
+from isentrope_dashboard.live import Part
+from isentrope_dashboard.pages import charts, metrics, overview
 from isentrope_dashboard.pages.metrics import MOST_CHARTS, arrange
 from isentrope_dashboard.view import View, listed
 from isentrope_wire.metrics import (
@@ -24,9 +26,10 @@ from isentrope_wire.metrics import (
     TRAIN_GRAD_NORM,
     reported_names,
 )
-from isentrope_wire.reports import StepReport
+from isentrope_wire.reports import RunFinished, StepReport
 from tests.dashboard.conftest import OpenPage, Site
 from tests.dashboard.made_answers import columns
+from tests.server.rank import Rank, step_report
 
 FRAMEWORKS = {
     "trl": ("reward", "grad_norm", "kl", "completions/mean_length"),
@@ -203,6 +206,33 @@ def test_zoom_reads_the_steps_of_the_zoom(site: Site) -> None:
     figure = values[place_id("chart", "glance", "reward/mean")]
     assert figure["data"][0]["x"] == list(range(9, 22))
     assert figure["layout"]["xaxis"]["range"] == [10.0, 20.0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [metrics.PART, overview.PART], ids=["metrics", "overview"])
+def test_time_axis_of_a_long_run_ends_where_it_ends(site: Site, part: Part) -> None:
+    """6 000 steps of 1 s, each tenth 11 s."""
+    rank = Rank(site.server, name="long")
+    for first in range(1, 6001, 500):
+        rank.send(
+            *(
+                step_report(
+                    step,
+                    {
+                        "time/step_seconds": 11.0 if step % 10 == 0 else 1.0,
+                        "reward/mean": 1.0,
+                        "entropy/mean": 1.0,
+                    },
+                )
+                for step in range(first, first + 500)
+            )
+        )
+    rank.send(RunFinished(status="finished", finished_at=time.time(), error=""))
+    values = site.values(part, f"/runs/{rank.run_id}?x=time")
+    charts = [value["layout"] for value in values.values() if isinstance(value, dict)]
+    ends = [layout["xaxis"]["range"][1] for layout in charts if "range" in layout["xaxis"]]
+    assert ends
+    assert ends == pytest.approx([12_000.0] * len(ends))
 
 
 LOGGED = [1e9 + 0.25, math.nan, math.inf, -math.inf, *(1e9 + step for step in range(26))]

@@ -173,6 +173,7 @@ def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
         ]
         line = _columns([step for step, _ in known], [value for _, value in known])
         chart.line(line, name=name, color=chart.ink["text"], width=1, dash=dash)
+    _mark_not_finite(chart, histograms, low)
     for symbol, limits in thresholds(quantity, shown).items():
         columns = _columns(list(limits), [value for _, value in limits.values()])
         chart.line(columns, name=f"threshold {symbol}", color=chart.ink["upper"], width=1.5)
@@ -191,6 +192,21 @@ def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
             chart.label(words, at=1, y=value, yanchor=side, xanchor="right", color=chart.ink[color],
                         bgcolor=chart.ink["card"], opacity=0.85)  # fmt: skip
     return chart.figure()
+
+
+def _mark_not_finite(chart: Chart, histograms: HistogramColumns, low: float) -> None:
+    """A cross at each step that has values which no bin counts."""
+    odd = [pair for pair in zip(histograms.step, histograms.not_finite, strict=True) if pair[1]]
+    if odd:
+        chart.scatter(
+            [chart.scale.at(step) for step, _ in odd],
+            [low] * len(odd),
+            mode="markers",
+            cliponaxis=False,
+            text=[f"{count(number_of)} tokens: NaN or infinite" for _, number_of in odd],
+            hovertemplate="%{text}<extra></extra>",
+            marker={"size": 7, "color": chart.ink["act"], "symbol": "x"},
+        )
 
 
 def levels(quantity: Quantity, shown: Shown) -> list[tuple[float, str, str]]:

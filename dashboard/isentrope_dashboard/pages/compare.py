@@ -37,7 +37,7 @@ from isentrope_dashboard.components.basics import (
 from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.figures.panel import Panel, Shown, metric_panel
 from isentrope_dashboard.formatting import MISSING, count, describe, previous_control
-from isentrope_dashboard.live import Api, Part, Values
+from isentrope_dashboard.live import Api, Guard, Part, Values, failure_in_words, log_first
 from isentrope_dashboard.pages import charts
 from isentrope_dashboard.pages.config import flat
 from isentrope_dashboard.theme import look_of, looks_of
@@ -232,9 +232,9 @@ async def read(client: AsyncClient, view: View) -> Values:
     by = view.query.get("group", "none")
     ids = list(dict.fromkeys(view.runs))[: MOST_RUNS if by == "none" else MOST_GROUPED]
     panels = [metric_panel(name, HEIGHT, log=view.log) for name in chosen_metrics(view)]
-    found = await asyncio.gather(*(_read(client, run_id, panels, view) for run_id in ids))
-    known = [one for one in found if one is not None]
-    missing = [run_id for run_id, one in zip(ids, found, strict=True) if one is None]
+    found = await asyncio.gather(*(_read_run(client, run_id, panels, view) for run_id in ids))
+    known = [run for run in found if isinstance(run, Compared)]
+    missing = [why for why in found if isinstance(why, str)]
     groups = grouped(known, by)
     values: dict[str, Any] = {
         "compare-legend": _legend(groups, missing, view)
@@ -282,27 +282,34 @@ def chosen_metrics(view: View) -> list[str]:
     return list(dict.fromkeys(view.metrics or map(str, AT_FIRST)))[:MOST_METRICS]
 
 
-async def _read(
+async def _read_run(
     client: AsyncClient, run_id: str, panels: Sequence[Panel], view: View
-) -> Compared | None:
-    try:
-        run, history, latest = await asyncio.gather(
-            client.ask(calls.run(run_id)),
-            client.every(calls.control_history(run_id)),
-            client.ask(calls.latest(run_id)),
-        )
-        reported = {item.name for item in latest.items}
-        known = metrics.reported_names(reported)
-        names = {panel.name: panel.name if panel.name in reported else known[metrics.METRICS[panel.name]]
-                 for panel in panels if panel.name in reported or metrics.METRICS.get(panel.name) in known}  # fmt: skip
-        own = [metric_panel(name, HEIGHT) for name in names.values()]
-        shown = await charts.read_shown(
-            client, view, run, own, points=POINTS, is_live=False, label=run.name
-        )
-    except ApiError as error:
-        if error.status == 404:
-            return None
-        raise
+) -> Compared | str:
+    """The run, or why it is not among those compared."""
+    with Guard() as guard:
+        return await _read(client, run_id, panels, view)
+    if not isinstance(guard.error, ApiError):
+        log_first(guard.error)
+        return f"Run {run_id} can't be shown. {failure_in_words(guard.error)}"
+    if guard.error.status == 404:
+        return f"There is no run {run_id}: it was deleted, or the address is wrong."
+    return f"Run {run_id} can't be read: {guard.error}"
+
+
+async def _read(client: AsyncClient, run_id: str, panels: Sequence[Panel], view: View) -> Compared:
+    run, history, latest = await asyncio.gather(
+        client.ask(calls.run(run_id)),
+        client.every(calls.control_history(run_id)),
+        client.ask(calls.latest(run_id)),
+    )
+    reported = {item.name for item in latest.items}
+    known = metrics.reported_names(reported)
+    names = {panel.name: panel.name if panel.name in reported else known[metrics.METRICS[panel.name]]
+             for panel in panels if panel.name in reported or metrics.METRICS.get(panel.name) in known}  # fmt: skip
+    own = [metric_panel(name, HEIGHT) for name in names.values()]
+    shown = await charts.read_shown(
+        client, view, run, own, points=POINTS, is_live=False, label=run.name
+    )
     series = {name: shown.columns(own) for name, own in names.items()}
     return Compared(run=run, history=history, shown=replace(shown, series=series))
 
@@ -343,10 +350,7 @@ def _legend(groups: Sequence[Group], missing: Sequence[str], view: View) -> Comp
         entries.append(
             html.Li(text(f"{left} more are not shown: group them by seed or tag.", "dim"))
         )
-    entries += [
-        html.Li([chip("Missing", "act", symbol="alert"), text(f"There is no run {run_id}: it was deleted, or the address is wrong.")])
-        for run_id in missing
-    ]  # fmt: skip
+    entries += [html.Li([chip("Missing", "act", symbol="alert"), text(why)]) for why in missing]
     return html.Ul(entries, className="legend", **{"aria-label": "Compared runs"})
 
 

@@ -35,8 +35,8 @@ from isentrope_dashboard.formatting import (
     number,
     percent,
     seconds,
-    significant,
     threshold,
+    told_apart,
 )
 from isentrope_dashboard.live import Api, in_browser, refusal
 from isentrope_dashboard.pages import start
@@ -481,7 +481,7 @@ def run_row(run: RunSummary, extra: Sequence[str] = ()) -> dict[str, Any]:
     """The row: what actions need, and the cell of each column; also of the `extra` ones."""
     digest = run.digest
     newest = digest.metrics if digest else {}
-    known = {_METRIC + name: significant(value) for name, value in newest.items()}
+    known = {_METRIC + name: told_apart(value) for name, value in newest.items()}
     known |= {_CONFIG + name: value for name, value in flat(run.config).items()} if extra else {}
     word, tone = health(run)
     planned = f" / {count(run.planned_steps)}" if run.planned_steps else ""
