@@ -142,6 +142,7 @@ MOST_GROUPS = 256
 HARD_UP_TO, EASY_FROM = 1 / 3, 2 / 3
 """Share of a group's sequences with A > 0."""
 
+_ID_ROUND_OFF = 1e-12
 _ADVANTAGE_ROUND_OFF = 1e-6
 """An advantage of 0 may come out this large of a loop's own arithmetic."""
 
@@ -156,6 +157,15 @@ class Group(NamedTuple):
     """Mean product of log-prob and advantage."""
     positive: float
     negative: float
+    ids: float
+    id_squares: float
+    """Of one number that the token ids of a sequence make, and of its square."""
+
+    @property
+    def is_identical(self) -> bool:
+        """Whether all sequences have the same tokens."""
+        scatter = self.id_squares / self.sequences - (self.ids / self.sequences) ** 2
+        return abs(scatter) <= _ID_ROUND_OFF * max(1.0, self.id_squares / self.sequences)
 
     @property
     def covariance(self) -> float:
@@ -250,6 +260,7 @@ def _group_metrics(found: Groups, step: StepSums) -> Metrics:
     scalars: dict[str, float] = {
         metrics.GROUP_COUNT: float(len(several)),
         metrics.ADVANTAGE_ZERO_GROUP_FRACTION: 1 - len(varied) / len(several),
+        metrics.GROUP_IDENTICAL: sum(group.is_identical for group in several) / len(several),
     }
     if varied:
         scalars[metrics.COVARIANCE_GROUP] = sum(varied) / len(varied)
@@ -272,6 +283,13 @@ def _sequences(tokens: StepTokens, place: slice, batch: TokenBatch, group_ids: T
     `Group`."""
     length, *sums = (batch.sequence_sums(tokens[name][place]) for name in ("valid", "log p", "A"))
     logprob, advantage = torch.stack(sums) / length.clamp(min=1)
+    # Without ids the log-probs tell sequences apart.
+    ids = logprob
+    if batch.token_ids is not None:
+        # Sines of ids have no common measure: other tokens make another sum.
+        ids = batch.sequence_sums(
+            torch.sin(batch.token_ids.reshape(-1).double() + 1) * tokens["valid"][place]
+        )
     return torch.stack(
         [
             group_ids,
@@ -281,6 +299,8 @@ def _sequences(tokens: StepTokens, place: slice, batch: TokenBatch, group_ids: T
             logprob * advantage,
             (advantage > _ADVANTAGE_ROUND_OFF).double(),
             (advantage < -_ADVANTAGE_ROUND_OFF).double(),
+            ids,
+            ids * ids,
         ]
     )
 

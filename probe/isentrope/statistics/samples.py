@@ -3,7 +3,11 @@ expected answers.
 
 `gate` keeps a bounded part of it, one row of numbers per sequence on the tokens' device, so that it
 is chosen, gathered and merged over ranks as the tokens are (`contributions.py`): the last tokens of
-a prompt, the first bytes of an answer."""
+a prompt, the first bytes of an answer.
+
+REPETITION says whether completions run in circles, from token ids alone: no text is needed, and no
+pass over logits. The first 16 sequences of a `gate` call are looked at, and no call of more than
+65 536 tokens: sorting more would cost more than a step's other sums."""
 
 from __future__ import annotations
 
@@ -14,11 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from isentrope.statistics.tokens import TokenBatch
+from isentrope.statistics.sums import Sum, mean_of
+from isentrope.statistics.tokens import StepTokens, TokenBatch
+from isentrope_wire import metrics
 from isentrope_wire.errors import InputError
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64, Int, Int32, UInt8
+    from jaxtyping import Bool, Float64, Int, Int32, UInt8
 
 REWARD, PROMPT_IDS, ANSWER = "reward", "prompt_ids", "answer"
 """Names under which `gate` takes them; parts of the reward are `reward/NAME`."""
@@ -150,3 +156,61 @@ def completions_of(
         if is_reward or texts:
             kept[name] = prompt_ends(given) if name == PROMPT_IDS else given.detach().clone()
     return kept
+
+
+GRAM = 4
+_SEQUENCES, _MOST_TOKENS = 16, 1 << 16
+_VOCABULARY, _FACTOR = 1 << 24, 6_364_136_223_846_793_005
+"""Ids are digits to the first base, pairs of them to the second, of Knuth's generator, modulo 2^64:
+grams that differ have one number only by a chance of 1 in 10^19."""
+
+
+def repeated_grams(
+    token_ids: Int[Tensor, " tokens"],
+    mask: Bool[Tensor, " tokens"],
+    sequences: Int[Tensor, " tokens"],
+) -> Float64[Tensor, " 2"]:
+    """How many grams a sequence had before, and how many there are, over all sequences.
+
+    A gram counts where the mask holds all of its tokens, which follow each other in one
+    sequence."""
+    ids, width = token_ids.long(), len(token_ids) - GRAM + 1
+    pairs = torch.add(ids[1:], ids[:-1], alpha=_VOCABULARY)
+    # The same gram in two sequences makes two numbers.
+    first = torch.add(pairs[:-2], sequences[:width], alpha=_VOCABULARY**2)
+    grams = torch.add(pairs[2:], first, alpha=_FACTOR)
+    counts = mask.unfold(0, GRAM, 1).all(1) & (sequences[:width] == sequences[GRAM - 1 :])
+    counts = counts & (sequences[:width] < _SEQUENCES)
+    # What does not count gets a number of its own, which nothing repeats.
+    own = torch.arange(-1, -width - 1, -1, device=ids.device)
+    ordered = torch.where(counts, grams, own).sort().values
+    repeated = (ordered[1:] == ordered[:-1]).sum(dtype=torch.float64)
+    return torch.stack([repeated, counts.sum(dtype=torch.float64)])
+
+
+def _count_step(tokens: StepTokens) -> Tensor | None:
+    counted = [_count_batch(batch) for batch in tokens.batches]
+    known = [counts for counts in counted if counts is not None]
+    if not known:
+        return None
+    return torch.stack(known).sum(0)
+
+
+def _count_batch(batch: TokenBatch) -> Tensor | None:
+    """None where it is not known which tokens make a sequence, or there is no gram."""
+    ids = batch.token_ids
+    if ids is None or not batch.has_sequences or not GRAM <= batch.mask.numel() <= _MOST_TOKENS:
+        return None
+    mask = batch.mask.reshape(-1)
+    sequences = torch.arange(len(mask), device=mask.device)
+    if batch.packing is None:
+        sequences = sequences // batch.mask.shape[1]
+    else:
+        count = len(batch.sequence_sums(mask.double()))
+        sequences = batch.spread_sequences(sequences[:count])
+    return repeated_grams(ids.reshape(-1), mask, sequences)
+
+
+REPETITION: Sum[float | None] = mean_of(
+    _count_step, lambda share: {metrics.COMPLETION_REPETITION: share}
+)

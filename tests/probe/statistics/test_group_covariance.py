@@ -15,6 +15,7 @@ from isentrope.inputs import group_ids_of
 from isentrope.scores import TokenScores
 from isentrope.statistics.covariance import GROUPS, Groups
 from isentrope.statistics.covariance import groups as sum_of_groups
+from isentrope.statistics.samples import repeated_grams
 from isentrope.statistics.sums import Layout, RankHeader, Sum
 from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope_wire.errors import InputError
@@ -87,6 +88,7 @@ def brute_force(batch: TokenBatch) -> dict[str, float]:
         "group/count": float(len(every)),
         "covariance/group": float(np.mean(found["easy"] + found["middle"] + found["hard"])),
         "advantage/zero_group_fraction": len(found["none"]) / len(every),
+        "group/identical": 0.0,
     }
     for kind in ("easy", "middle", "hard"):
         if found[kind]:
@@ -102,6 +104,43 @@ def test_each_difficulty_has_the_mean_covariance_of_its_groups(seed: int) -> Non
     assert {"covariance/group_easy", "covariance/group_middle", "covariance/group_hard"} & set(
         expected
     )
+
+
+def test_groups_of_the_same_tokens_are_counted_wherever_they_lie() -> None:
+    batch = replace(
+        sequences(torch.tensor([0, 0, 1, 1, 2, 2]), torch.zeros(6), 0),
+        mask=torch.tensor([[True] * 6 + [False]]).expand(6, 7),
+        token_ids=torch.tensor(
+            [[5, 6, 7, 8, 9, 1, 2], [5, 6, 7, 8, 9, 1, 3]]  # they differ in padding alone
+            + [[5, 6, 7, 8, 9, 1, 0], [5, 6, 7, 8, 9, 2, 0]]
+            + [[90_000 + token for token in range(7)]] * 2
+        ),
+    )
+    batch = replace(batch, scores=replace_logprobs(batch.scores))
+    assert scalars_of([batch])["group/identical"] == pytest.approx(2 / 3)
+
+
+def replace_logprobs(scores: TokenScores) -> TokenScores:
+    return replace(scores, logprobs=torch.full_like(scores.logprobs, -1.0))
+
+
+@pytest.mark.parametrize(
+    ("ids", "mask", "repeated", "grams"),
+    [
+        ([1, 2, 3, 4, 5, 6, 7, 8], [1] * 8, 0, 5),
+        ([1, 2, 3, 4, 1, 2, 3, 4], [1] * 8, 1, 5),
+        ([9, 9, 9, 9, 9, 9, 9, 9], [1] * 8, 4, 5),
+        ([0, 0, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0, 0], 1, 2),
+        ([1, 2, 3, 4, 5, 6, 7, 8], [1, 1, 1, 0, 1, 1, 1, 0], 0, 0),
+    ],
+)
+def test_repeated_grams_are_counted_inside_the_mask(
+    ids: list[int], mask: list[int], repeated: int, grams: int
+) -> None:
+    sequences = torch.tensor([0] * len(ids) + [1] * len(ids))
+    counts = repeated_grams(torch.tensor(ids * 2), torch.tensor(mask * 2).bool(), sequences)
+    # Twice the same sequence: one has nothing to do with the other.
+    assert counts.tolist() == [2 * repeated, 2 * grams]
 
 
 def test_a_group_spread_over_micro_batches_and_ranks_is_one_group() -> None:
