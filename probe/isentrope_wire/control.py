@@ -349,6 +349,9 @@ class Scope(StrEnum):
         }[self]
 
 
+GUARDS = ("alert", "revert")
+"""An alert suggests to take the control back; the server takes it back by itself."""
+
 LONGEST_REASON = 10_000
 """Characters of a control's reason."""
 
@@ -374,6 +377,9 @@ class ControlFields(Answer):
     given. While it can't be done, the method and thresholds beside it are active."""
     reason: str
     """Kept in the history."""
+    guard: str | None = None
+    """One of `GUARDS`: what happens where the control does harm, as the alert `overshoot` says.
+    None: `alert`; what an assistant pushes is reverted. A hold is ended by its own reward guard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -398,6 +404,7 @@ class Control(ControlFields):
         parameters: Mapping[str, object] | None = None,
         hold: Mapping[str, object] | float | str | None = None,
         reason: str = "",
+        guard: str | None = None,
     ) -> None:
         # Written out so that users may pass the plain words of the JSON document.
         if parameters is not None and not isinstance(parameters, Mapping):
@@ -416,6 +423,7 @@ class Control(ControlFields):
             self, "hold", None if hold is None else Hold.from_document(hold).to_document()
         )
         object.__setattr__(self, "reason", reason)
+        object.__setattr__(self, "guard", guard)
         self._check()
 
     def _check(self) -> None:
@@ -423,6 +431,10 @@ class Control(ControlFields):
             raise ConfigurationError(
                 f"hold moves the thresholds of {' or '.join(threshold_methods())}, got method {self.method}. "
                 "Choose one of these methods, or none."
+            )
+        if self.guard not in (None, *GUARDS):
+            raise ConfigurationError(
+                f"guard must be {' or '.join(GUARDS)}, got {shown(self.guard)}."
             )
         if not isinstance(self.reason, str):
             raise ConfigurationError(f"reason must be text, got {self.reason!r}.")

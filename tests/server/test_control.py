@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -24,7 +25,7 @@ from isentrope_wire import codec
 from isentrope_wire.answers import TokenScope
 from isentrope_wire.control import Control, Method
 from isentrope_wire.methods import METHODS
-from isentrope_wire.reports import ControlSnapshot, RunFinished
+from isentrope_wire.reports import Alert, AlertLevel, ControlSnapshot, RunFinished
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report, stored_step
@@ -67,6 +68,36 @@ def state(server: ServerInThread, rank: Rank, version: int) -> dict[str, Any]:
     items = server.http.get(f"{rank.path}/control/history").json()["items"]
     item: dict[str, Any] = next(item for item in items if item["version"] == version)
     return item
+
+
+@pytest.mark.parametrize("guard", [None, "alert", "revert"])
+def test_a_guard_takes_a_harmful_control_back(server: ServerInThread, guard: str | None) -> None:
+    rank = Rank(server)
+    put(server, rank, 0, {**CLIP_V, "guard": guard})
+    harm = Alert(
+        kind="overshoot",
+        level=AlertLevel.ACT,
+        message="Version 1 overshoots.",
+        evidence={"version": 1.0},
+        suggestion=Control(),
+    )
+    # A second report of it, and one about another version, change nothing.
+    for step, version in ((5, 1), (6, 1), (7, 0)):
+        alert = replace(harm, evidence={"version": float(version)})
+        rank.send(
+            replace(step_report(step, {"reward/mean": 0.1}), control_version=1, alerts=(alert,))
+        )
+    items = server.http.get(f"{rank.path}/control/history").json()["items"]
+    if guard != "revert":
+        assert [item["version"] for item in items] == [1]
+        return
+    reverted, pushed = items
+    assert (reverted["method"], reverted["author"]) == ("none", "guard")
+    assert reverted["reason"] == "Guard: Version 1 overshoots."
+    assert pushed["guard"] == "revert"
+    entries = server.http.get("/api/v1/audit").json()["items"]
+    subject = f"runs/{rank.run_id}/control/2"
+    assert "guard" in {entry["actor"] for entry in entries if entry["subject"] == subject}
 
 
 def test_version_zero_is_what_the_run_started_with(server: ServerInThread) -> None:

@@ -18,7 +18,7 @@ import click
 
 from isentrope.cli import printing
 from isentrope_wire.answers import HealthLevel, RunOrder, Status
-from isentrope_wire.control import TARGETS, Control, Hold, Scope
+from isentrope_wire.control import GUARDS, TARGETS, Control, Hold, Scope
 from isentrope_wire.errors import IsentropeError
 from isentrope_wire.methods import METHODS, name_and_value
 from isentrope_wire.numbers import plain_json, printable
@@ -240,6 +240,11 @@ def export(
 )
 @click.option("--no-hold", is_flag=True, help="End the hold; the thresholds stay as they are.")
 @click.option("--reason", help="The reason, kept in the history.")
+@click.option(
+    "--guard",
+    type=click.Choice(GUARDS),
+    help="Where the control does harm: only alert, or take it back.  [default: alert]",
+)
 @click.option(
     "--expires-in",
     type=click.IntRange(min=1),

@@ -231,6 +231,7 @@ class Client(Connection):
         parameters: Mapping[str, object] | None = None,
         hold: Mapping[str, object] | float | str | None = None,
         reason: str = "",
+        guard: str | None = None,
         expires_in_seconds: int | None = None,
         if_version: int | None = None,
         wait: bool = False,
@@ -248,6 +249,8 @@ class Client(Connection):
             hold: The entropy to hold: a number of nats such as 0.46, or `"75%"` of the
                 early level; None: none.
             reason: Kept in the history.
+            guard: `"revert"`: the server takes the control back where it does harm; None or
+                `"alert"`: an alert suggests it.
             expires_in_seconds: A probe that receives it later does not apply it; None: the server's
                 default.
             if_version: The version this builds on; None: the newest one.
@@ -271,6 +274,7 @@ class Client(Connection):
                 "parameters": parameters or {},
                 "hold": hold,
                 "reason": reason,
+                "guard": guard,
             }
         )
         builds_on = self.control(run_id).version if if_version is None else if_version

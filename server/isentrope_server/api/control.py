@@ -107,6 +107,8 @@ async def put_control(
     """Request a new version. 202: stored; its probe will report the outcome. 200: the same request
     came before."""
     control = control_from(document.model_dump(exclude={"expires_in_seconds"}))
+    if isentrope_assistant is not None and control.guard is None:
+        control = replace(control, guard="revert")
     request = ControlRequest(
         control=control,
         by=principal

@@ -18,10 +18,10 @@ from isentrope_server.store.access import Principal
 from isentrope_server.store.controls import ControlItem
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import ControlChanged, Transaction
-from isentrope_wire.control import Control
+from isentrope_wire.control import LONGEST_REASON, Control
 from isentrope_wire.control_answers import PredictedEffect, State
 from isentrope_wire.errors import ConfigurationError
-from isentrope_wire.reports import ControlSnapshot
+from isentrope_wire.reports import Alert, ControlSnapshot
 
 _HIGHEST_VERSION = 10**17
 """A report that names a higher version is mistaken; If-Match must be able to name the versions that
@@ -33,7 +33,7 @@ class ControlRequest:
     """The requested control, its author, and the version it builds on."""
 
     control: Control
-    by: Principal
+    by: Principal | str
     """Its name is the version's author."""
     expected_version: int
     """The newest version the author had seen."""
@@ -86,7 +86,7 @@ def request_control(
         run_key=run.key,
         version=max(request.expected_version, highest) + 1,
         document=request.control.to_document(),
-        author=request.by.name,
+        author=request.by if isinstance(request.by, str) else request.by.name,
         requested_at=now,
         requested_step=run.step,
         expires_at=now + request.time_to_live_seconds,
@@ -118,6 +118,26 @@ def request_control(
                 message=message,
             )
     return item, True
+
+
+def revert_harmful(
+    transaction: Transaction, run_id: str, alert: Alert, time_to_live_seconds: float, now: float
+) -> ControlItem | None:
+    """Take a control back whose `guard` is `revert`, on an `overshoot` alert about it. None where
+    another version is newer, or the guard only alerts."""
+    run = runs.find(transaction.connection, run_id, silent_after_seconds=math.inf)
+    newest = None if run is None else controls.newest(transaction.connection, run.key)
+    if run is None or newest is None or alert.suggestion is None or run.ended:
+        return None
+    if newest.version != alert.evidence.get("version") or newest.document.get("guard") != "revert":
+        return None
+    request = ControlRequest(
+        control=replace(alert.suggestion, reason=f"Guard: {alert.message}"[:LONGEST_REASON]),
+        by="guard",
+        expected_version=newest.version,
+        time_to_live_seconds=time_to_live_seconds,
+    )
+    return request_control(transaction, run, request, now)[0]
 
 
 def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:

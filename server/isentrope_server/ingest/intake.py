@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Update
 from sqlalchemy.exc import DataError
 
 from isentrope_server.control.outcomes import close_open_controls, record_outcomes
+from isentrope_server.control.requests import revert_harmful
 from isentrope_server.errors import UnknownStream
 from isentrope_server.ingest.limits import OUTCOMES, SeriesLimit, excess
 from isentrope_server.store import rows, runs, streams
@@ -258,6 +259,8 @@ def _alert_of_refused(
         )
 
 
+REVERT_WITHIN_SECONDS = 24 * 3600.0
+"""A guard's revert does not expire while steps are long."""
 _BOTH_LIVE_SECONDS = 30.0
 """A process that reports this long after another one of its run began was not replaced by it."""
 
@@ -372,6 +375,9 @@ def _store(
             )
             transaction.announce(StepStored(run_id=sender.run_id, position=position, report=report))
             newest = (message.step, message.control_version) if state.is_current else None
+            for alert in message.alerts:
+                if alert.kind == "overshoot" and state.is_current:
+                    revert_harmful(transaction, sender.run_id, alert, REVERT_WITHIN_SECONDS, now)
         elif isinstance(message, RunFinished):
             stream = record_outcomes(transaction, sender.run_id, stream, message, now)
             if state.is_current:
