@@ -87,7 +87,8 @@ def test_a_guard_takes_a_harmful_control_back(server: ServerInThread, guard: str
         rank.send(
             replace(step_report(step, {"reward/mean": 0.1}), control_version=1, alerts=(alert,))
         )
-    items = server.http.get(f"{rank.path}/control/history").json()["items"]
+    history = server.http.get(f"{rank.path}/control/history").json()["items"]
+    items = [item for item in history if item["version"]]
     if guard != "revert":
         assert [item["version"] for item in items] == [1]
         return

@@ -44,6 +44,12 @@ class ControlRequest:
     predicted: PredictedEffect | None = None
     """What the control would have done to the last steps."""
 
+    @property
+    def author(self) -> str:
+        if isinstance(self.by, str):
+            return self.by
+        return self.by.name
+
 
 def control_from(document: Mapping[str, object]) -> Control:
     """Read the control in a request's body; Unprocessable: no probe could apply it."""
@@ -86,7 +92,7 @@ def request_control(
         run_key=run.key,
         version=max(request.expected_version, highest) + 1,
         document=request.control.to_document(),
-        author=request.by if isinstance(request.by, str) else request.by.name,
+        author=request.author,
         requested_at=now,
         requested_step=run.step,
         expires_at=now + request.time_to_live_seconds,
@@ -126,10 +132,14 @@ def revert_harmful(
     """Take a control back whose `guard` is `revert`, on an `overshoot` alert about it. None where
     another version is newer, or the guard only alerts."""
     run = runs.find(transaction.connection, run_id, silent_after_seconds=math.inf)
-    newest = None if run is None else controls.newest(transaction.connection, run.key)
-    if run is None or newest is None or alert.suggestion is None or run.ended:
+    if run is None or run.ended or alert.suggestion is None:
         return None
-    if newest.version != alert.evidence.get("version") or newest.document.get("guard") != "revert":
+    newest = controls.newest(transaction.connection, run.key)
+    if (
+        newest is None
+        or newest.version != alert.evidence.get("version")
+        or newest.document.get("guard") != "revert"
+    ):
         return None
     request = ControlRequest(
         control=replace(alert.suggestion, reason=f"Guard: {alert.message}"[:LONGEST_REASON]),
