@@ -183,7 +183,7 @@ def test_buckets_with_odd_values_are_marked() -> None:
     values = reduced_by([1.0, math.nan, 2.0, 2.0, 2.0, 0.0, 3.0, 3.0], 4)
     chart = Chart("dark")
     chart.log_axis([values])
-    chart.line(values, name="a", color="red", smooth=9)
+    chart.line(values, name="a", color="red", smooth=9, has_band=True)
     assert chart.data[-1]["text"] == ["NaN", "0"]
     assert "annotations" not in chart.layout  # a bucket has fewer than the 9 steps
     chart.line(reduced_by([1.0] * 80, 4), name="b", color="red", smooth=9)

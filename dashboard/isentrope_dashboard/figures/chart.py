@@ -297,11 +297,12 @@ class Chart:
         smooth: int = 0,
         written: Callable[[float | None], str] | None = None,
         key: str = "",
+        has_band: bool = False,
     ) -> None:
         """One metric over steps, with a gap where steps are missing, and marks where the axis,
         which must be set before, can't show a value. Smoothed over so many steps, the raw line
-        stays behind it; of a reduced series it is not seen, as there is a band. `key` is what the
-        browser calls the line."""
+        stays behind it; where its band says more it is there for saved numbers alone. `key` is
+        what the browser calls the line."""
         averaged = smoothing_steps(columns, smooth)
         raw = [value if self._shows(value) else None for value in columns.value]
         look = {"color": color, "width": width, "dash": dash}
@@ -310,9 +311,8 @@ class Chart:
             self._row(columns, raw, words, name=name, said=name, line=look, meta=key)
             self._mark_unshown(columns, name)
             return
-        is_seen = columns.count is None
         thin = {**look, "width": 1}
-        self._row(columns, raw, name=name, said=name, line=thin, opacity=0.35, visible=is_seen)
+        self._row(columns, raw, name=name, said=name, line=thin, opacity=0.35, visible=not has_band)
         means = [
             mean if mean is not None and self._shows(mean) else None
             for mean in smoothed(columns, averaged)

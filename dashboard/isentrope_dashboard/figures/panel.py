@@ -459,6 +459,7 @@ def _add_line(
         smooth=run.smooth,
         written=written,
         key=run.key,
+        has_band=columns.reduced,
     )
 
 
