@@ -7,7 +7,8 @@ The status a run gets:
 - `failed`: the `with` block or the training was left by an error; or the process ended without
   `finish` after an error that nothing handled (Python keeps it in `sys.last_exc`), Ctrl-C included
 - `ended`: the process ended without `finish`, and Python knows of no error. So does a process that
-  ends by `sys.exit`, whatever its status: that can't be known without replacing `sys.exit`
+  ends by `sys.exit`, whatever its status: that can't be known without replacing `sys.exit`. A
+  process of `multiprocessing` ends likewise; there the error that leaves its function is known
 - `silent`, which the server concludes: nothing is sent by a process that is killed or calls
 `os._exit`"""
 
@@ -24,6 +25,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from multiprocessing import parent_process
+from multiprocessing.util import Finalize
 
 from torch import Tensor
 
@@ -244,6 +247,15 @@ def last_unhandled_error() -> BaseException | None:
     return error
 
 
+def error_leaving_child() -> BaseException | None:
+    """The error that is leaving the function of a multiprocessing process, whose end this is. One
+    that was turned into an exit, as `torch.multiprocessing.spawn` does, is that error."""
+    error = sys.exc_info()[1]
+    if not isinstance(error, SystemExit):
+        return error
+    return error.__context__ if error.code else None
+
+
 _finished_runs: set[str] = set()
 """Ids of the runs that this process has finished."""
 LONGEST_END_SECONDS = 1.0
@@ -285,8 +297,12 @@ class RunEnd:
         self._process = os.getpid()
         self.finished = False
         self._earlier_error = id(last_unhandled_error())
+        self._child_end: Finalize | None = None
         if at_process_end:
             atexit.register(self._process_ends)
+        if at_process_end and parent_process() is not None:
+            # A process of multiprocessing calls no function of atexit.
+            self._child_end = Finalize(None, self._process_ends, exitpriority=0)
 
     def step_closed(self) -> None:
         """Note that training continues: errors before this step have ended nothing."""
@@ -301,6 +317,8 @@ class RunEnd:
         if status == "finished":
             _finished_runs.add(self._run_id)
         atexit.unregister(self._process_ends)
+        if self._child_end is not None:
+            self._child_end.cancel()
         end = time.monotonic() + LONGEST_END_SECONDS
         with self._guard.protect("finishing the run"):
             room = ERROR_CHARACTERS - len(error) - len(OUTPUT)
@@ -334,7 +352,7 @@ class RunEnd:
         # The run belongs to the parent of a forked child.
         if os.getpid() != self._process:
             return
-        error = last_unhandled_error()
+        error = error_leaving_child() or last_unhandled_error()
         if error is None or id(error) == self._earlier_error:
             self.finish("ended")
         else:

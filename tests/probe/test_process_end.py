@@ -32,6 +32,18 @@ else:
     for _ in sys.argv[1::2]:
         os.wait()
     ending = ""
+def child(train):
+    import multiprocessing
+    process = multiprocessing.get_context("fork").Process(target=train)
+    process.start(); process.join()
+def trains(rank=0):
+    probe = begun()
+def fails(rank=0):
+    probe = begun()
+    raise RuntimeError("boom")
+def spawned(train):
+    import torch.multiprocessing
+    torch.multiprocessing.start_processes(train, nprocs=1, start_method="fork")
 exec(ending)
 """
 """A process for each home and ending, forked once torch is there: importing it is most of what each
@@ -47,6 +59,12 @@ ENDINGS = {
     "with begun(): pass": {("finished", "")},
     "probe = begun(); raise KeyboardInterrupt": {("failed", "KeyboardInterrupt")},
     'probe = begun(); probe.finish(); raise RuntimeError("afterwards")': {("finished", "")},
+    "child(trains)": {("ended", "")},
+    "child(fails)": {("failed", "RuntimeError: boom")},
+    "child(lambda: begun().finish())": {("finished", "")},
+    "child(lambda: (begun(), sys.exit(3)))": {("ended", "")},
+    "spawned(trains)": {("ended", "")},
+    "spawned(fails)": {("failed", "RuntimeError: boom")},
     # A child ends nothing of its parent's; this parent is killed.
     "probe = begun(); time.sleep(0.3)\nif os.fork() == 0: sys.exit(0)\nos.wait(); os._exit(0)": set(),
 }
@@ -213,6 +231,31 @@ def test_an_error_from_before_the_last_step_has_ended_nothing(
         finished = transport.messages[-1]
         assert isinstance(finished, RunFinished)
         assert (finished.status, finished.error) == end
+
+
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [(1, ("failed", "ValueError: boom")), (0, ("ended", "")), (None, ("ended", ""))],
+)
+def test_an_error_turned_into_an_exit_is_named(code: int | None, end: tuple[str, str]) -> None:
+    from tests.probe.tiny_loop import probe_and_transport
+
+    probe, transport = probe_and_transport()
+
+    def leave() -> None:
+        try:
+            raise ValueError("boom")
+        except ValueError:
+            try:
+                sys.exit(code)
+            finally:
+                probe._end._process_ends()
+
+    with pytest.raises(SystemExit):
+        leave()
+    finished = transport.messages[-1]
+    assert isinstance(finished, RunFinished)
+    assert (finished.status, error_in_a_line(finished.error)) == end
 
 
 def test_an_error_without_words_is_named_alone() -> None:
