@@ -253,7 +253,9 @@ def error_leaving_child() -> BaseException | None:
     error = sys.exc_info()[1]
     if not isinstance(error, SystemExit):
         return error
-    return error.__context__ if error.code else None
+    if error.code:
+        return error.__context__
+    return None
 
 
 _finished_runs: set[str] = set()

@@ -93,6 +93,15 @@ class MessageQueue:
             self._refused_taken = refused
 
 
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Reports that were lost whole, and why."""
+
+    count: int
+    reason: str
+    advice: str = ""
+
+
 DROPPED_PARTS = "report/dropped_parts"
 """The label of a report that lacks parts; its value names them."""
 
@@ -123,12 +132,30 @@ def with_alert(report: StepReport, reason: str) -> StepReport:
     return replace(report, alerts=(*report.alerts, alert))
 
 
+def add_loss_alert(report: StepReport, lost: Lost) -> StepReport:
+    """The report with an alert that reports before it were lost, and why."""
+    message = (
+        f"{lost.count} reports before step {report.step} were lost: {lost.reason}. Their steps are "
+        f"missing, and more may be later; Config counts them.{lost.advice}"
+    )
+    alert = Alert(
+        kind="left_out",
+        level=AlertLevel.WATCH,
+        message=message,
+        evidence={"lost": float(lost.count)},
+    )
+    return replace(report, alerts=(*report.alerts, alert))
+
+
 logger = logging.getLogger(__name__)
 
 GROUP_RECORDS = 64
 FIRST_SEQ = 1
 """Number of the record that describes the run; reports follow it."""
 QUEUE_FULL = "the queue of reports was full"
+CLOSE_FEWER = (
+    " The loop closes steps faster than they can be written: close one for several updates, say."
+)
 NOT_BUILT = "the report could not be built"
 TOO_LARGE = "the report was larger than a record may be"
 OUT_OF_TIME = "the training process ended before the report was written"
@@ -156,7 +183,10 @@ class SpoolWriter:
         """The highest number given to a record or covered by a gap, on disk or not."""
         self._group: list[NumberedFrame] = []
         self._disk_error: str | None = None
-        self._failures_logged = False
+        self._failures_logged = self._refusals_logged = False
+        self._lost: Lost | None = None
+        """The first reports that were lost, until a report says so."""
+        self._lost_said = False
         self.spooled_through = 0
         """The highest number on disk, gaps included."""
         self.lost = 0
@@ -210,11 +240,12 @@ class SpoolWriter:
 
     def _add(self, entry: MakeMessage | Refused) -> None:
         if isinstance(entry, Refused):
-            reason = QUEUE_FULL if self._disk_error is None else f"{QUEUE_FULL}: {self._disk_error}"
-            self._add_gap(entry.count, reason)
+            self._note_refused(entry.count)
             return
         try:
             message = entry()
+            if isinstance(message, StepReport) and self._lost is not None:
+                message, self._lost = add_loss_alert(message, self._lost), None
             report = message if isinstance(message, StepReport) else None
             light = message if report is None else self._lightened(report)
             payload = encode_payload(light)
@@ -245,9 +276,30 @@ class SpoolWriter:
             )
         )
 
+    def _note_refused(self, count: int) -> None:
+        reason, advice = QUEUE_FULL, CLOSE_FEWER
+        if self._disk_error is not None:
+            reason, advice = f"{QUEUE_FULL}: {self._disk_error}", ""
+        self._add_lost(Lost(count, reason, advice))
+        if not self._refusals_logged:
+            self._refusals_logged = True
+            logger.warning(
+                "Reports are dropped, %d so far: %s. Training continues; further ones are only "
+                "counted.%s",
+                count,
+                reason,
+                advice,
+            )
+
+    def _add_lost(self, lost: Lost) -> None:
+        """Put a gap in the place of lost reports; the first ones are said in the next report."""
+        self._add_gap(lost.count, lost.reason)
+        if not self._lost_said:
+            self._lost, self._lost_said = lost, True
+
     def _lose_one(self, reason: str) -> None:
         self.lost += 1
-        self._add_gap(1, reason)
+        self._add_lost(Lost(1, reason))
         if not self._failures_logged:
             self._failures_logged = True
             logger.warning(

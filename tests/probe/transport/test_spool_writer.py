@@ -56,15 +56,39 @@ def test_a_report_that_cannot_be_built_is_counted_logged_once_and_shown_as_a_gap
         queue.put(make)
     with caplog.at_level(logging.WARNING):
         writer.write_queued()
-    assert on_disk(tmp_path)[1:] == [
+    *before, last = on_disk(tmp_path)[1:]
+    assert before == [
         making(1)(),
         Gap(first_seq=3, last_seq=3, reason=NOT_BUILT),
         Gap(first_seq=4, last_seq=4, reason=NOT_BUILT),
-        making(2)(),
     ]
+    assert isinstance(last, StepReport)
+    assert last.step == 2
+    assert [alert.kind for alert in last.alerts] == ["left_out"]
     assert writer.lost == 2
     assert len(caplog.records) == 1
     assert "divides by zero" in caplog.text
+
+
+def test_a_full_queue_is_told_once(
+    tmp_path: Path, writer: SpoolWriter, queue: MessageQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer.write_queued()
+    with caplog.at_level(logging.WARNING):
+        for first in (0, 10):
+            taken = [queue.put(making(first + step)) for step in range(7)]
+            assert taken == [True] * 4 + [False] * 3
+            writer.write_queued()
+            queue.put(making(first + 7))
+            queue.put(making(first + 8))
+            writer.write_queued()
+    reports = {one.step: one for one in on_disk(tmp_path) if isinstance(one, StepReport)}
+    told = {step: alert for step, report in reports.items() for alert in report.alerts}
+    assert list(told) == [7]
+    assert (told[7].kind, told[7].evidence) == ("left_out", {"lost": 3.0})
+    assert "3 reports before step 7 were lost: the queue of reports was full" in told[7].message
+    assert len(caplog.records) == 1
+    assert "the queue of reports was full" in caplog.text
 
 
 def test_a_report_too_large_for_a_record_becomes_a_gap(
