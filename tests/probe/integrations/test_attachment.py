@@ -19,7 +19,7 @@ from isentrope.integrations.attachment import (
 from isentrope.scores import each_field, token_scores
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.errors import ConfigurationError, InputError
-from isentrope_wire.metrics import PROBE_ATTACHMENT_FAILURES
+from isentrope_wire.metrics import PROBE_FAILURES
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
 MICRO_BATCHES = (slice(0, 6), slice(6, 16))
@@ -70,7 +70,8 @@ def test_a_failure_leaves_the_loop_its_own_log_probs(monkeypatch: pytest.MonkeyP
     attachment.hold(lambda: probe.score(torch.randn(4, 7), torch.zeros(3, dtype=torch.int64)))
     assert attachment.gate(own, torch.ones(4), None, attachment.take()) is own
     attachment.close(None)
-    assert reports(transport)[-1].scalars[PROBE_ATTACHMENT_FAILURES] == 1
+    # The bad batch is scored as NaN, and gating it is the second failure.
+    assert reports(transport)[-1].scalars[PROBE_FAILURES] == 2
 
 
 def test_scalars_of_a_report_are_handed_out_once() -> None:
