@@ -129,6 +129,8 @@ def test_smoothing_ends_at_a_gap() -> None:
     steps = [*range(1, 21), *range(500, 521)]
     jump = columns(steps, [0.0] * 20 + [10.0] * 21)
     assert smoothed(jump, 9) == [0.0] * 20 + [10.0] * 21
+    near = columns([*range(1, 21), *range(30, 51)], [0.0] * 20 + [10.0] * 21)
+    assert smoothed(near, 31) == near.value
     broken = columns(range(1, 8), [0.0, 0.0, 0.0, math.nan, 9.0, 9.0, math.inf])
     assert smoothed(broken, 9) == [0.0, 0.0, 0.0, None, 9.0, 9.0, None]
 
