@@ -442,11 +442,11 @@ class TrainerAttachment(StepReports):
         )
 
     def _rescore_of(self, inputs: trl_head.Inputs) -> Callable[[], TokenScores] | None:
-        """What scores the first sequences, or all for influences, again after the update; None
-        where the step has its share.
+        """What scores the first sequences that have tokens, or all for influences, again after the
+        update; None where the step has its share.
 
         TRL has shuffled the sequences, so the first ones are a random sample. Where not even one
-        fits, its end is cut off."""
+        fits, its end is cut off. Which ones have tokens stays on the device."""
         (rows, tokens), prompt = inputs["completion_ids"].shape, inputs["prompt_ids"].shape[1]
         width, is_first = prompt + tokens, self._room is None
         if self._room is None:
@@ -462,17 +462,19 @@ class TrainerAttachment(StepReports):
         if inputs.get("pixel_values") is not None or not rows or tokens < 1:
             return None
         self._room -= rows * width
-        return functools.partial(self._rescored, inputs, rows, tokens)
+        has_tokens = trl_head.token_mask(inputs)[:, :tokens].any(1)
+        chosen = has_tokens.int().argsort(descending=True, stable=True)[:rows]
+        return functools.partial(self._rescored, inputs, chosen, tokens)
 
-    def _rescored(self, inputs: trl_head.Inputs, rows: int, tokens: int) -> TokenScores:
-        """Log-probs and entropies of these sequences under the policy as it is now, NaN for the
-        others."""
+    def _rescored(self, inputs: trl_head.Inputs, rows: Tensor, tokens: int) -> TokenScores:
+        """Log-probs and entropies of these sequences, by their indices, under the policy as it is
+        now, NaN for the others."""
         entropies = torch.full_like(inputs["completion_ids"], math.nan, dtype=torch.float32)
         logprobs = entropies.clone()
         if self._rescore_tokens != 0:  # training has not failed
             ids, mask = (
                 torch.cat(
-                    [inputs[f"prompt_{part}"][:rows], inputs[f"completion_{part}"][:rows, :tokens]],
+                    [inputs[f"prompt_{part}"][rows], inputs[f"completion_{part}"][rows, :tokens]],
                     1,
                 )
                 for part in ("ids", "mask")
@@ -485,7 +487,7 @@ class TrainerAttachment(StepReports):
             ):
                 own, *_ = forward(self._trainer, self._trainer.model, ids, mask, tokens)
             scores = trl_head.completion_scores(records, own)
-            logprobs[:rows, :tokens], entropies[:rows, :tokens] = scores.logprobs, scores.entropies
+            logprobs[rows, :tokens], entropies[rows, :tokens] = scores.logprobs, scores.entropies
         return TokenScores(logprobs, *[entropies] * 4)
 
     def _observing(self) -> bool:

@@ -369,3 +369,20 @@ def test_a_rank_that_cant_read_its_first_pass_meets_the_others_all_the_same(
     trainer.train()
     assert met == [([], [])]
     assert tiny_trl.reports(transport)[-1].scalars["probe/attachment_failures"] == 1
+
+
+def test_what_is_scored_again_has_tokens(tmp_path: Path) -> None:
+    """All but the last of four sequences are left out, as truncated ones are."""
+    trainer, _, transport = attached(tmp_path, steps=2, rescore_tokens=None)
+    generate = trainer._generate_and_score_completions
+
+    def mostly_left_out(*args: Any, **kwargs: Any) -> Any:
+        output = generate(*args, **kwargs)
+        output["completion_mask"][:-1] = 0
+        return output
+
+    trainer._generate_and_score_completions = mostly_left_out
+    trainer.train()
+    for report in tiny_trl.reports(transport):
+        assert report.scalars["token/count"] <= 8
+        assert abs(report.scalars["entropy/observed_change"]) > 0
