@@ -13,7 +13,14 @@ from typing import Any, Literal, cast, get_args
 from isentrope.trackers import Tracker, requested_trackers
 from isentrope_wire import environment
 from isentrope_wire.errors import ConfigurationError
-from isentrope_wire.reports import NAME_CHARACTERS, TAG_CHARACTERS, TAGS, is_visible
+from isentrope_wire.reports import (
+    DEFAULT_NAME,
+    DEFAULT_PROJECT,
+    NAME_CHARACTERS,
+    TAG_CHARACTERS,
+    TAGS,
+    is_visible,
+)
 
 Mode = Literal["online", "offline", "disabled"]
 Coupling = Literal["last_block", "model"]
@@ -34,7 +41,7 @@ class ProbeConfig:
     """
 
     name: str
-    project: str = "default"
+    project: str = DEFAULT_PROJECT
     run_id: str = ""
     """Empty: made from the name. All ranks and attempts of one run share it."""
     rank: int = 0
@@ -127,8 +134,8 @@ class ProbeConfig:
                 "building the probe; or set ISENTROPE_RUN_ID for the whole job, or pass run_id=."
             )
         return cls(
-            name=name or os.environ.get("ISENTROPE_NAME") or "run",
-            project=project or os.environ.get("ISENTROPE_PROJECT") or "default",
+            name=name or os.environ.get("ISENTROPE_NAME") or DEFAULT_NAME,
+            project=project or os.environ.get("ISENTROPE_PROJECT") or DEFAULT_PROJECT,
             run_id=run_id,
             rank=rank,
             world_size=world_size,

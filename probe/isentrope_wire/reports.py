@@ -342,6 +342,8 @@ CONFIG_CHARACTERS = 256 * 1024
 """Largest configuration, as compact JSON."""
 TAGS = 50
 TAG_CHARACTERS = 100
+DEFAULT_NAME, DEFAULT_PROJECT = "run", "default"
+"""Of a run whose code names none. They replace no stored name or project where a run continues."""
 NAME_CHARACTERS = 500
 """Longest name of a run, project, metric or label: an index entry of PostgreSQL holds 2 700
 bytes."""

@@ -198,3 +198,19 @@ def test_a_push_reads_no_more_of_a_run_with_many_incarnations(make_server: MakeS
     server.backend.writer.submit(add_many).result(timeout=10)
     assert fetched(2) < before + 100  # a digest made meanwhile reads some, too
     assert server.http.get(rank.path).json()["step"] == 2
+
+
+def test_a_default_replaces_no_stored_description(server: ServerInThread) -> None:
+    given: dict[str, Any] = {"name": "countdown", "project": "demo", "config": {"lr": 1.0}}
+    first = Rank(server, incarnation="first", started_at=1.0, **given)
+
+    def described() -> dict[str, Any]:
+        run = server.http.get(first.path).json()
+        return {name: run[name] for name in given}
+
+    unnamed: dict[str, Any] = {"name": "run", "project": "default", "config": {}}
+    Rank(server, run_id=first.run_id, incarnation="second", started_at=2.0, **unnamed)
+    assert described() == given
+    other: dict[str, Any] = {"name": "sums", "project": "other", "config": {"lr": 2.0}}
+    Rank(server, run_id=first.run_id, incarnation="third", started_at=3.0, **other)
+    assert described() == other

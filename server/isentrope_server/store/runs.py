@@ -46,7 +46,7 @@ from isentrope_server.store.tables import (
 )
 from isentrope_wire.answers import HealthLevel, NameCount, RunCounts, RunDigest, RunSummary, Status
 from isentrope_wire.numbers import read
-from isentrope_wire.reports import RunFinished, RunStarted
+from isentrope_wire.reports import DEFAULT_NAME, DEFAULT_PROJECT, RunFinished, RunStarted
 
 _log = logging.getLogger(__name__)
 
@@ -181,11 +181,16 @@ def create(connection: Connection, started: RunStarted, now: float) -> int:
 
 def reopen(connection: Connection, run_key: int, started: RunStarted, now: float) -> None:
     """Replace the description by that of a newer incarnation. Name, tags and notes of people
-    stay."""
+    stay, and what the newer one was not given: a default replaces no stored value."""
+    described = _described_by(started, now)
+    defaults = {"name": DEFAULT_NAME, "project": DEFAULT_PROJECT, "config": {}}
+    given = {
+        column: value
+        for column, value in described.items()
+        if column not in defaults or value != defaults[column]
+    }
     connection.execute(
-        update(runs)
-        .where(runs.c.key == run_key)
-        .values(finished_at=None, error="", **_described_by(started, now))
+        update(runs).where(runs.c.key == run_key).values(finished_at=None, error="", **given)
     )
 
 
