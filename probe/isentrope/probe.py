@@ -286,10 +286,11 @@ class Probe:
         return self._control.last_step
 
     @property
-    def latest(self) -> StepReport | None:
-        """The last report that is complete, e.g. for a progress bar; it may lag a step behind. None
-        when disabled."""
-        return self._reports.latest
+    def latest(self) -> StepReport:
+        """The last report that is complete, e.g. for a progress bar; it may lag a step behind.
+        Before the first, and where none is built (mode disabled), one of step -1 without
+        scalars."""
+        return self._reports.latest or StepReport(step=-1, recorded_at=0.0)
 
     def score(
         self,

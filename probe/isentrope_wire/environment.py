@@ -159,20 +159,26 @@ def owner_token_file() -> Path:
 
 
 def token() -> str | None:
-    """What the file `ISENTROPE_TOKEN_FILE` holds now, else `ISENTROPE_TOKEN`, else the owner's
-    token of a server with the same home; None when there is none. A token in a file can be changed
-    while a run reports."""
-    return (
-        _token_in(_file("ISENTROPE_TOKEN_FILE"))
-        or os.environ.get("ISENTROPE_TOKEN")
-        or _token_in(owner_token_file())
-    )
+    """What the file `ISENTROPE_TOKEN_FILE` holds now; where that is not set `ISENTROPE_TOKEN`, else
+    the owner's token of a server with the same home; None when there is none. A token in a file can
+    be changed while a run reports. ConfigurationError: the file that is set has no token that can
+    be read."""
+    file = _file("ISENTROPE_TOKEN_FILE")
+    if file is not None:
+        found = _token_in(file)
+        if found is None:
+            raise ConfigurationError(
+                f"ISENTROPE_TOKEN_FILE names {file}, in which no token can be read. Write one into "
+                "it, or unset the variable."
+            )
+        return found
+    return os.environ.get("ISENTROPE_TOKEN") or _token_in(owner_token_file())
 
 
 def token_source() -> str:
     """Where `token` takes it from, for a message."""
     file = _file("ISENTROPE_TOKEN_FILE")
-    if _token_in(file):
+    if file is not None:
         return str(file)
     return "ISENTROPE_TOKEN" if os.environ.get("ISENTROPE_TOKEN") else str(owner_token_file())
 

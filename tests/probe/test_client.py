@@ -206,10 +206,11 @@ def test_a_token_in_a_file_is_read_again_and_comes_first(
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
     monkeypatch.setenv("ISENTROPE_TOKEN", "of-the-variable")
     monkeypatch.setenv("ISENTROPE_TOKEN_FILE", str(file))
-    assert (environment.token(), environment.token_source()) == (
-        "of-the-variable",
-        "ISENTROPE_TOKEN",
-    )
+    for content in (None, "\n"):
+        if content is not None:
+            file.write_text(content)
+        with pytest.raises(ConfigurationError, match=f"ISENTROPE_TOKEN_FILE names {file}"):
+            environment.token()
     for token in ("first", "rotated"):
         file.write_text(f"{token}\n")
         assert (environment.token(), environment.token_source()) == (token, str(file))

@@ -349,6 +349,16 @@ def test_a_control_is_acknowledged_when_tokens_meet_it() -> None:
     assert shown == [(0, []), (0, []), (0, []), (1, applied), (1, [])]
 
 
+def test_the_latest_report_is_empty_before_the_first() -> None:
+    probe, _ = probe_and_transport()
+    disabled = isentrope.Probe("test", mode="disabled")
+    run_steps(TinyLoop(), disabled, 1)
+    for latest in (probe.latest, disabled.latest):
+        assert (latest.step, dict(latest.scalars)) == (-1, {})
+    run_steps(TinyLoop(), probe, 1, first=4)
+    assert probe.latest.step == 4
+
+
 def outcomes_of(report: StepReport) -> list[tuple[int, OutcomeState, int | None]]:
     return [(outcome.version, outcome.state, outcome.step) for outcome in report.outcomes]
 

@@ -363,16 +363,16 @@ def _train(
             return
         # Reports are built off the training thread: the latest may be that of the step before.
         report = probe.latest
-        metrics = {} if report is None else dict(report.scalars)
         event(
             "step",
             **asdict(result),
-            metrics_step=None if report is None else report.step,
-            metrics=metrics,
+            metrics_step=None if report.step < 0 else report.step,
+            metrics=dict(report.scalars),
         )
-        if report is not None and (
-            evaluated := {name: metrics[name] for name in metrics if name.startswith("eval/")}
-        ):
+        evaluated = {
+            name: value for name, value in report.scalars.items() if name.startswith("eval/")
+        }
+        if evaluated:
             event("eval", step=report.step, **evaluated)
 
     try:

@@ -261,10 +261,9 @@ class _Timing(TrainerCallback):
             return
         now = time.perf_counter()
         seconds, self._began = now - self._began, now
-        if (
-            self._probe.latest is not None
-        ):  # built off this thread: it may be that of the step before
-            scalars = self._probe.latest.scalars
+        # Built off this thread: it may be that of the step before.
+        scalars = self._probe.latest.scalars
+        if scalars:
             self._step["isentrope"] = scalars.get(PROBE_SECONDS, 0.0) + scalars.get(
                 PROBE_RESCORE_SECONDS, 0.0
             )

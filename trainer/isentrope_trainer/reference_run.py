@@ -177,8 +177,6 @@ def noted_interrupts() -> Iterator[threading.Event]:
 
 def progress_text(probe: isentrope.Probe, result: StepResult) -> str:
     text = f"reward {result.reward_mean:.3f}"
-    if probe.latest is None:
-        return text
     scalars = probe.latest.scalars
     shown = {
         "predicted": scalars.get(ENTROPY_PREDICTED_CHANGE),
@@ -223,4 +221,4 @@ class Course:
 
 
 def _entropy_nats(probe: isentrope.Probe) -> float | None:
-    return None if probe.latest is None else probe.latest.scalars.get(ENTROPY_MEAN)
+    return probe.latest.scalars.get(ENTROPY_MEAN)

@@ -289,7 +289,7 @@ class Attachment:
         A report is built off the training thread: it may be that of the update before.
         """
         latest = self.probe.latest
-        if latest is None or latest.step == self._shown_step:
+        if latest.step in (-1, self._shown_step):
             return {}
         self._shown_step = latest.step
         return dict(latest.scalars)

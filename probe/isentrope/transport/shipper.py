@@ -151,7 +151,11 @@ class Shipper:
         """Return when there is nothing left to deliver and nothing more will come; ServerAway,
         ServerRefuses: try again from Hello."""
         target = self._given_target or self._folder.grpc_target()
-        with TelemetryConnection(target, self._find_token(), self._run) as connection:
+        try:
+            token = self._find_token()
+        except ConfigurationError as error:  # its file is missing, or is being written
+            raise ServerRefuses(str(error)) from error
+        with TelemetryConnection(target, token, self._run) as connection:
             acked_through = self._say_hello(connection)
             self._reached = True
             logger.info("Connected to %s; the server has records up to %d.", target, acked_through)
