@@ -56,6 +56,8 @@ class Rank:
             initial_control=initial_control,
         )
         self.sent_at = sent_at
+        self.clock_ahead = sent_at - time.time()
+        """Where `sent_at` is given: pushes are sent by the same clock."""
         self.stub = server.stub()
         self.metadata = (("authorization", f"Bearer {server.owner_token}"),)
         self.seq = 0
@@ -81,6 +83,7 @@ class Rank:
             incarnation=self.started.incarnation,
             rank=self.started.rank,
             records=records,
+            sent_at=self.sent_at and time.time() + self.clock_ahead,
         )
         return self.stub.Push(request, metadata=self.metadata, timeout=10)
 

@@ -176,6 +176,20 @@ def test_old_alerts_and_those_of_deleted_runs_are_not_sent(
         assert [title.split()[1] for title in titles_of(receiver, 1)] == ["Tokens"]
 
 
+@pytest.mark.parametrize("ahead", [-8 * 3600.0, 8 * 3600.0])
+def test_a_wrong_clock_sends_what_is_new(
+    ahead: float, receiver: type[Receiver], tmp_path: Path
+) -> None:
+    now = time.time()
+    with server_for(receiver, tmp_path) as server:
+        rank = Rank(server, started_at=now + ahead, sent_at=now + ahead)
+        send(rank, 1, alert("collapse"), age=7 * 3600.0 - ahead)
+        send(rank, 2, alert("self_check", ACT), age=-ahead)
+        assert [title.split()[1] for title in titles_of(receiver, 1)] == ["Tokens"]
+        found = server.http.get(f"{rank.path}/alerts").json()["items"]
+    assert [one["recorded_at"] - now for one in found] == pytest.approx([0, -7 * 3600], abs=30)
+
+
 def test_reports_are_stored_while_a_destination_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -254,6 +254,41 @@ def test_two_processes_that_report_one_run_at_once_are_named_in_an_alert(
     assert all(name in found[1][0]["message"] for name in ("firstfir", "secondse"))
 
 
+@pytest.mark.parametrize("ahead", [-3_600.0, 3_600.0])
+@pytest.mark.parametrize("who", ["older", "newer"])
+def test_two_processes_are_named_whatever_their_clocks(
+    ahead: float, who: str, server: ServerInThread
+) -> None:
+    now = time.time()
+    clocks = {"older": now, "newer": now, who: now + ahead}
+    older = Rank(
+        server, incarnation="older", started_at=clocks["older"] - 900, sent_at=clocks["older"]
+    )
+    newer = Rank(
+        server,
+        run_id=older.run_id,
+        incarnation="newer",
+        started_at=clocks["newer"],
+        sent_at=clocks["newer"],
+    )
+    newer.report(1, x=1.0)
+    kinds = []
+    for later in (-400.0, 100.0):
+        report = replace(step_report(6, {"x": 1.0}), recorded_at=clocks["older"] + later)
+        older.send(report)
+        alerts = server.http.get(f"{older.path}/alerts").json()["items"]
+        kinds.append([alert["kind"] for alert in alerts])
+    assert kinds == [[], ["two_trainers"]]
+
+
+def test_times_of_a_wrong_clock_are_the_servers(server: ServerInThread) -> None:
+    now = time.time()
+    rank = Rank(server, started_at=now - 7_200, sent_at=now - 7_200)
+    rank.report(1, x=1.0)
+    rank.send(RunFinished(status="finished", finished_at=now - 7_200))
+    assert server.http.get(rank.path).json()["finished_at"] == pytest.approx(now, abs=30)
+
+
 def test_the_last_word_on_a_deleted_run_promises_nothing(
     server: ServerInThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

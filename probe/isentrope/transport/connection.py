@@ -137,6 +137,7 @@ class TelemetryConnection:
             incarnation=self._run.incarnation,
             rank=self._run.rank,
             records=[to_pb(record) for record in records],
+            sent_at=time.time(),
         )
         try:
             reply = self._stub.Push(request, timeout=_seconds_for(request), metadata=self._metadata)

@@ -86,9 +86,12 @@ class PushRequest(google.protobuf.message.Message):
     INCARNATION_FIELD_NUMBER: builtins.int
     RANK_FIELD_NUMBER: builtins.int
     RECORDS_FIELD_NUMBER: builtins.int
+    SENT_AT_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     incarnation: builtins.str
     rank: builtins.int
+    sent_at: builtins.float
+    """As that of Hello: how far the clock of the records is off. 0: not known."""
     @property
     def records(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Record]: ...
     def __init__(
@@ -98,8 +101,9 @@ class PushRequest(google.protobuf.message.Message):
         incarnation: builtins.str = ...,
         rank: builtins.int = ...,
         records: collections.abc.Iterable[Global___Record] | None = ...,
+        sent_at: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "rank", b"rank", "records", b"records", "run_id", b"run_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "rank", b"rank", "records", b"records", "run_id", b"run_id", "sent_at", b"sent_at"]) -> None: ...
 
 Global___PushRequest: typing_extensions.TypeAlias = PushRequest
 

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from sqlalchemy import Connection, Update
 from sqlalchemy.exc import DataError
@@ -177,6 +178,35 @@ class Sender:
     run_id: str
     incarnation: str
     rank: int
+    clock_ahead: float = 0.0
+    """Seconds by which its clock is ahead of the server's."""
+
+
+_CLOCKS_AGREE_SECONDS = 60.0
+"""So long a push may have been on its way."""
+
+
+def clock_ahead(sent_at: float, now: float) -> float:
+    """Seconds by which the clock of a sender is ahead; 0 where it told no time, or the two agree as
+    far as can be told."""
+    ahead = sent_at - now
+    if sent_at == 0 or not math.isfinite(ahead) or abs(ahead) < _CLOCKS_AGREE_SECONDS:
+        return 0.0
+    return ahead
+
+
+_Message = TypeVar("_Message", bound=StepReport | RunFinished)
+
+
+def set_to_server_clock(message: _Message, ahead: float) -> _Message:
+    """A message with its times by the server's clock, for what is compared with the server's
+    own."""
+    if not ahead:
+        return message
+    outcomes = tuple(replace(outcome, at=outcome.at - ahead) for outcome in message.outcomes)
+    if isinstance(message, RunFinished):
+        return replace(message, finished_at=message.finished_at - ahead, outcomes=outcomes)
+    return replace(message, recorded_at=message.recorded_at - ahead, outcomes=outcomes)
 
 
 def take_in(
@@ -203,7 +233,8 @@ def take_in(
     records.keep_refused(connection, stream.key, refused, now)
     for item in refused:
         if item.outcomes_of is not None:
-            stream = record_outcomes(transaction, sender.run_id, stream, item.outcomes_of, now)
+            by_server = set_to_server_clock(item.outcomes_of, sender.clock_ahead)
+            stream = record_outcomes(transaction, sender.run_id, stream, by_server, now)
     known_layouts = {} if state.layout_key is None else {layout: state.layout_key}
     stream, run_advanced = _store(transaction, sender, state, stream, known_layouts, fresh, now)
     # Refused records are acknowledged, too: they need not be sent again.
@@ -226,7 +257,9 @@ def take_in(
         )
     if state.overtaken_by and reported:
         newest_report = max(
-            a.message.recorded_at for a in fresh if isinstance(a.message, StepReport)
+            a.message.recorded_at - sender.clock_ahead
+            for a in fresh
+            if isinstance(a.message, StepReport)
         )
         _alert_of_two_trainers(connection, state, newest_report, max(reported), now)
     return Receipt(
@@ -269,13 +302,13 @@ def _alert_of_two_trainers(
     connection: Connection, state: PushState, recorded_at: float, step: int, now: float
 ) -> None:
     """Where an incarnation goes on reporting beside a newer one, as after a queue's double
-    start."""
+    start. `recorded_at`: by the server's clock, when the older one closed its newest step."""
     newer, older = (
         streams.of_incarnation(connection, state.stream.run_key, state.overtaken_by)[0],
         state.stream,
     )
-    # Of a clock that was set back `started_at` tells nothing.
-    if recorded_at < max(newer.started_at, newer.opened_at) + _BOTH_LIVE_SECONDS:
+    # By the server's clock, too: `started_at` is by the trainer's.
+    if recorded_at < newer.opened_at + _BOTH_LIVE_SECONDS:
         return
 
     def named(one: Stream) -> str:
@@ -360,12 +393,14 @@ def _store(
         after_position=state.last_position,
         known_layouts=known_layouts,
         now=now,
+        clock_ahead=sender.clock_ahead,
     )
     newest: tuple[int, int] | None = None
     for position, arrival in zip(positions, fresh, strict=True):
         message = arrival.message
         if isinstance(message, StepReport):
-            stream = record_outcomes(transaction, sender.run_id, stream, message, now)
+            by_server = set_to_server_clock(message, sender.clock_ahead)
+            stream = record_outcomes(transaction, sender.run_id, stream, by_server, now)
             report = LiveStep(
                 step=message.step,
                 recorded_at=message.recorded_at,
@@ -379,6 +414,7 @@ def _store(
                 if alert.kind == "overshoot" and state.is_current:
                     revert_harmful(transaction, sender.run_id, alert, REVERT_WITHIN_SECONDS, now)
         elif isinstance(message, RunFinished):
+            message = set_to_server_clock(message, sender.clock_ahead)
             stream = record_outcomes(transaction, sender.run_id, stream, message, now)
             if state.is_current:
                 runs.finish(connection, stream.run_key, message)

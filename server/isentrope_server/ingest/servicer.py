@@ -19,6 +19,7 @@ from isentrope_server.ingest.intake import (
     Receipt,
     Sender,
     Sorted,
+    clock_ahead,
     one_by_one,
     sort_out,
     take_in,
@@ -104,6 +105,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         )
 
     async def Push(self, request: pb.PushRequest, context: _Context) -> pb.PushReply:
+        ahead = clock_ahead(request.sent_at, time.time())
         # Before decoding, which takes time on the loop that all connections share.
         if len(request.records) > RECORDS.most:
             await abort(
@@ -111,7 +113,12 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"A push holds at most {RECORDS.most} records, got {len(request.records)}. Send them in several.",
             )
-        sender = Sender(run_id=request.run_id, incarnation=request.incarnation, rank=request.rank)
+        sender = Sender(
+            run_id=request.run_id,
+            incarnation=request.incarnation,
+            rank=request.rank,
+            clock_ahead=ahead,
+        )
         records = [from_pb(Record, record) for record in request.records]
         sorted_out = await asyncio.get_running_loop().run_in_executor(
             self._sorting, sort_out, records

@@ -270,10 +270,14 @@ _PROMPTS_LOOKED_AT = 1000
 
 
 def append(
-    connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]
+    connection: Connection,
+    run_key: int,
+    stream_key: int,
+    reports: Sequence[tuple[int, StepReport]],
+    clock_ahead: float = 0.0,
 ) -> None:
     """Store what-if sums, top contributing tokens, rollouts and alerts of reports, which come with
-    their positions."""
+    their positions. Alerts get the time by the server's clock, which `clock_ahead` says."""
     rows: dict[Table, list[dict[str, Any]]] = {
         driving_tokens: [],
         rollouts: [],
@@ -295,7 +299,12 @@ def append(
         if report.what_if is not None and report.what_if.tokens > 0:
             rows[what_if_sums].append({**place, "packed": codec.encode_what_if(report.what_if)})
         rows[alerts] += [
-            {**place, "number": number, "recorded_at": report.recorded_at, **_columns_of(alert)}
+            {
+                **place,
+                "number": number,
+                "recorded_at": report.recorded_at - clock_ahead,
+                **_columns_of(alert),
+            }
             for number, alert in enumerate(report.alerts[:_MOST_IN_A_REPORT])
         ]
     for table, found in rows.items():

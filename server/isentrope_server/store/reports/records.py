@@ -71,9 +71,11 @@ def append(
     after_position: int,
     known_layouts: Mapping[Layout, int],
     now: float,
+    clock_ahead: float = 0.0,
 ) -> list[int]:
     """Store new records, the reports in as few rows as can be; return their positions, which follow
-    `after_position`. `known_layouts` are the keys of layouts that the run has used before."""
+    `after_position`. `known_layouts` are the keys of layouts that the run has used before;
+    `clock_ahead` is the sender's, in seconds."""
     positions = [after_position + 1 + index for index in range(len(arrivals))]
     placed = list(zip(positions, arrivals, strict=True))
     reports = _in_rows(stream_key, [one for one in placed if one[1].packed is not None], now)
@@ -101,6 +103,7 @@ def append(
             for position, arrival in placed
             if isinstance(arrival.message, StepReport)
         ],
+        clock_ahead,
     )
     _append_gaps(
         connection, stream_key, [a.message for a in arrivals if isinstance(a.message, Gap)]
