@@ -233,6 +233,15 @@ def version_before(
     return max(earlier, key=lambda other: other.version, default=None)
 
 
+def version_to_revert(history: Iterable[ControlVersion]) -> ControlVersion | None:
+    """The version that a revert takes back: the newest one that was applied or still may be; None
+    where nothing was requested that did not end unapplied."""
+    takable = [
+        item for item in history if item.version and (item.was_applied or not item.state.is_final)
+    ]
+    return max(takable, key=lambda item: item.version, default=None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOutcome(Answer):
     """What one rank made of a version."""

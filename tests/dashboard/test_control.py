@@ -267,3 +267,5 @@ def test_a_revert_goes_to_the_newest_version_that_was_applied() -> None:
     refused = version(2, "REJECTED", Control(method="clip_v", mu_low=3.0))
     newest = version(3, "APPLIED", Control(method="clip_v", mu_low=1.0), 22)
     assert version_before(newest, [newest, refused, second, BEGAN]) == second
+    shown = latest_control([refused, second, BEGAN], is_over=False, may_push=True)
+    assert "Revert to v0" in words(shown)

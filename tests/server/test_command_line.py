@@ -264,3 +264,40 @@ def test_commands_find_the_server_of_their_home(
         addresses.DEFAULT_URL,
         addresses.DEFAULT_GRPC,
     )
+
+
+def test_a_revert_takes_the_newest_applied_change_back(
+    server: ServerInThread, environment: dict[str, str | None]
+) -> None:
+    rank = Rank(server)
+    for version, (mu_low, state) in enumerate(
+        [("2", "APPLIED"), ("1", "APPLIED"), ("0.5", "REJECTED")], start=1
+    ):
+        call(f"control {rank.run_id} --method clip_v --mu-low {mu_low}", environment)
+        rank.answer(version, version, state, active=min(version, 2))
+    result = call(f"control {rank.run_id} --revert --json", environment)
+    item = json.loads(result.stdout)
+    assert (item["version"], item["mu_low"], item["reason"]) == (4, 2.0, "Reverts version 2")
+
+    rank.answer(4, 4, "APPLIED", active=4)
+    call(f"control {rank.run_id} --method clip_v --mu-low 9", environment)
+    result = call(f"control {rank.run_id} --revert --reason calm --guard alert --json", environment)
+    item = json.loads(result.stdout)
+    assert (item["mu_low"], item["reason"], item["guard"]) == (2.0, "calm", "alert")
+
+
+def test_a_revert_of_the_only_change_ends_it(
+    server: ServerInThread, environment: dict[str, str | None]
+) -> None:
+    rank = Rank(server)
+    nothing = call(f"control {rank.run_id} --revert", environment)
+    assert_one_sentence(nothing, 1)
+    assert "nothing to revert" in nothing.stderr
+    call(f"control {rank.run_id} --method clip_v --mu-low 2", environment)
+    rank.answer(1, 1, "APPLIED", active=1)
+    waited = f"control {rank.run_id} --revert --wait --wait-seconds 0.1"
+    result = call(waited, environment)
+    assert_one_sentence(result, 1)
+    assert "version 2" in result.stderr
+    item = server.http.get(f"{rank.path}/control").json()
+    assert (item["version"], item["method"]) == (2, "none")

@@ -11,7 +11,14 @@ from dash.development.base_component import Component
 from isentrope_dashboard.components.basics import button, chip, icon, row, spacer, table, text
 from isentrope_dashboard.formatting import change, count, method, percent, seconds, short_label
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import ControlVersion, Outcome, State, Verdict, version_before
+from isentrope_wire.control_answers import (
+    ControlVersion,
+    Outcome,
+    State,
+    Verdict,
+    version_before,
+    version_to_revert,
+)
 
 LATEST = "control-latest"
 OLDER_VERSIONS = 8
@@ -60,8 +67,9 @@ def latest_control(
         active = f" It {runs} as it started, {name}."
         return [html.P(f"No control was pushed to this run.{active}", className="dim small none")]
     newest, *older = history
+    taken_back = version_to_revert(history) if may_push else None
     return [
-        _newest(newest, version_before(newest, history) if may_push else None),
+        _newest(newest, version_before(taken_back, history) if taken_back else None),
         *(_older(item) for item in older[:OLDER_VERSIONS]),
     ]
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _HOLD_BOUNDS = [field.name for field in fields(Hold) if field.name not in TARGETS]
 
+_WITH_REVERT = {"reason", "guard"}
+
 _ON_OFF: Mapping[object, object] = {"on": True, "off": False, None: False}
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -239,6 +241,11 @@ def export(
     help=f"Another field of the hold, such as side=raise; one of {', '.join(_HOLD_BOUNDS)}. May be repeated.",
 )
 @click.option("--no-hold", is_flag=True, help="End the hold; the thresholds stay as they are.")
+@click.option(
+    "--revert",
+    is_flag=True,
+    help="Take the newest change back: to the control applied before it, else to none.",
+)
 @click.option("--reason", help="The reason, kept in the history.")
 @click.option(
     "--guard",
@@ -271,6 +278,7 @@ def control(
     hold_target: str | None,
     hold_fields: tuple[str, ...],
     no_hold: bool,
+    revert: bool,
     expires_in: int | None,
     wait: bool,
     wait_seconds: float,
@@ -281,7 +289,7 @@ def control(
     """Show the control of RUN, or change it.
 
     With --method, the options describe the new control completely. Without it, they change the
-    newest control."""
+    newest control. --revert takes the newest change back; twice, it brings it again."""
     changes = {name: value for name, value in given.items() if value is not None}
     hold = {name: _ON_OFF.get(value, value) for name, value in _named(hold_fields).items()}
     if hold_target is not None:
@@ -294,10 +302,16 @@ def control(
         changes["hold"] = hold or None
     if parameters:
         changes["parameters"] = _named(parameters)
-    if not changes:
+    if revert and not set(changes) <= _WITH_REVERT:
+        raise click.UsageError(
+            "--revert takes the whole control back: "
+            "only --reason, --guard, --expires-in and --wait go with it."
+        )
+    if not changes and not revert:
         if wait or expires_in is not None:
             raise click.UsageError(
-                "--wait and --expires-in go with a change: give --method, --mu-low or another."
+                "--wait and --expires-in go with a change: "
+                "give --method, --mu-low, --revert or another."
             )
         _show_control(run, as_json, url)
         return
@@ -306,10 +320,13 @@ def control(
         # be.
         Control.from_document(changes)
     with _client(url) as client:
-        before = client.control(run)
-        item = _change_control(client, run, before, changes, expires_in)
-        if not no_hold:
-            _warn_of_ended_hold(before, item)
+        if revert:
+            item = _revert_control(client, run, changes, expires_in)
+        else:
+            before = client.control(run)
+            item = _change_control(client, run, before, changes, expires_in)
+            if not no_hold:
+                _warn_of_ended_hold(before, item)
         if wait:
             item = client.wait_for_control(run, item.version, timeout_seconds=wait_seconds)
             if not item.state.is_final:
@@ -492,6 +509,26 @@ def _change_control(
         document["hold"] = {**base["hold"], **targets, **changes["hold"]}
     return client.set_control(
         run, **document, expires_in_seconds=expires_in, if_version=newest.version
+    )
+
+
+def _revert_control(
+    client: Client, run: str, changes: Mapping[str, Any], expires_in: int | None
+) -> ControlVersion:
+    from isentrope_wire.control_answers import version_before, version_to_revert
+
+    history = client.control_history(run)
+    newest = version_to_revert(history)
+    if newest is None:
+        raise IsentropeError(
+            f"Run {run} has nothing to revert: no change of its control was applied or waits."
+        )
+    earlier = version_before(newest, history)
+    control = Control() if earlier is None else earlier.control
+    document: dict[str, Any] = control.to_document()
+    document |= {"reason": f"Reverts version {newest.version}", **changes}
+    return client.set_control(
+        run, **document, expires_in_seconds=expires_in, if_version=history[0].version
     )
 
 

@@ -29,7 +29,7 @@ from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient, ControlConflict, way_to
 from isentrope_wire.answers import REDUCED_SERIES, HealthLevel, Status
 from isentrope_wire.control import Control, ControlFields
-from isentrope_wire.control_answers import ControlVersion, version_before
+from isentrope_wire.control_answers import ControlVersion, version_before, version_to_revert
 from isentrope_wire.diagnosis.health import Diagnosis, Preview
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS
@@ -355,13 +355,14 @@ def steering_tools(callers: Callers) -> list[Tool]:
         reason: Reason,
         wait_seconds: WaitSeconds = 5,
     ) -> dict[str, Any]:
-        """Go back to the control that was applied before the newest one, as a new version. Answers
-        and refuses as push_control does.
+        """Take back the newest control that was applied, or still may be: go back to the one
+        applied before it, as a new version. Answers and refuses as push_control does.
         """
         history = await callers.of(context.request_context).newest(
             calls.control_history(run), _HISTORY
         )
-        earlier = version_before(history[0], history) if history else None
+        newest = version_to_revert(history)
+        earlier = version_before(newest, history) if newest else None
         if earlier is None:
             raise ToolError(f"Run {run} has no other control to go back to.")
         # Where history[0] is not if_version, the server refuses and names the newest.
