@@ -51,7 +51,7 @@ def a_step() -> tuple[list[TokenBatch], list[torch.Tensor], dict[str, Any]]:
     about = {
         "thresholds": ThresholdStatistics(*torch.rand(4, dtype=torch.float64)),
         "loss_scale": torch.tensor(2.0),
-        "unseen": torch.tensor([0.5, 3.0], dtype=torch.float64),
+        "unseen": torch.tensor([0.5, 3.0, 0.01, 0.2, 1.0, 0.01], dtype=torch.float64),
     }
     return batches, [batch.scores.entropies - 0.1 for batch in batches], about
 
