@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from isentrope.transport.spool_reader import REMOVED
 from tests.faults.faulty_libc import failing_calls
 from tests.faults.oracle import Allowance, Verdict
 from tests.faults.stage import Stage, Trainer
@@ -116,6 +119,80 @@ def spool_syncs_fail(stage: Stage) -> Verdict:
     """Every fdatasync of the spool fails with EIO for a while: what was not made durable is written
     again."""
     return _fail_calls_of_the_trainer(stage, "unsynced", "sync")
+
+
+GONE = Allowance(gap_reasons=(REMOVED,))
+
+
+def home_moved_away(stage: Stage) -> Verdict:
+    """The trainer's home is moved away for some seconds and back: reports wait in memory."""
+    trainer = stage.running_trainer("moved")
+    elsewhere = trainer.home.with_name("elsewhere")
+    for _ in range(1 if stage.short else 3):
+        trainer.home.rename(elsewhere)
+        time.sleep(4.0)
+        elsewhere.rename(trainer.home)
+        stage.expect_a_fresh_report(trainer)
+    return stage.judge(trainer)
+
+
+def home_unmounted(stage: Stage) -> Verdict:
+    """The mount that holds the trainer's home is away for three seconds and comes back."""
+    place, real = stage.folder / "mount", stage.folder / "real"
+    place.mkdir()
+    real.mkdir()
+    mount = ["mount", "--bind", str(real), str(place)]
+    umount = ["umount", "--lazy", str(place)]
+    subprocess.run(mount, check=True)
+    try:
+        trainer = stage.running_trainer("unmounted", home=place / "home")
+        subprocess.run(umount, check=True)
+        time.sleep(3.0)
+        subprocess.run(mount, check=True)
+        stage.expect_a_fresh_report(trainer)
+        return stage.judge(trainer)
+    finally:
+        subprocess.run(umount, check=False)
+
+
+def spool_removed(stage: Stage) -> Verdict:
+    """The spool is removed while the server is away: what it held is a gap, the rest comes."""
+    trainer = stage.running_trainer("removed")
+    stage.server.kill()
+    time.sleep(1.0)
+    assert trainer.folder is not None
+    shutil.rmtree(trainer.folder.path)
+    stage.server.start()
+    stage.expect_a_fresh_report(trainer)
+    verdict = stage.judge(trainer, allowance=GONE)
+    verdict.require(verdict.in_gaps > 0, "nothing was lost: this shows nothing")
+    verdict.hold()
+    return verdict
+
+
+_SYNC_WITHOUT_LOCKS = """
+import sys
+from pathlib import Path
+from isentrope.transport import files, shipper, sync
+from isentrope.transport.spool_folder import SpoolFolder
+shipper.is_held_by_another_process = sync.is_held_by_another_process = lambda path: False
+files.ProcessLock.acquire = lambda lock: True
+print(*sync.sync_spools([SpoolFolder(Path(sys.argv[1]))], target=None, give_up_after_seconds=5.0))
+"""
+
+
+def sync_where_locks_do_not_reach(stage: Stage) -> Verdict:
+    """`isentrope sync` on a machine that does not see the locks takes a living spool for ended."""
+    keep = {"ISENTROPE_KEEP_DELIVERED": "600"}
+    trainer = stage.running_trainer("elsewhere", environment=keep)
+    for _ in range(1 if stage.short else 3):
+        assert trainer.folder is not None
+        path = str(trainer.folder.path)
+        environment = stage.server.environment | keep | {"ISENTROPE_HOME": str(trainer.home)}
+        command = [sys.executable, "-c", _SYNC_WITHOUT_LOCKS, path]
+        subprocess.run(command, env=environment, check=True, timeout=60)
+        stage.expect_a_fresh_report(trainer)
+    return stage.judge(trainer)
 
 
 def _fail_calls_of_the_trainer(stage: Stage, run_id: str, calls: str) -> Verdict:

@@ -41,11 +41,35 @@ class ProcessLock:
         self._descriptor = descriptor
         return True
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the lock is held and its file still has its name."""
+        return self._descriptor is not None and is_at(self._path, self._descriptor)
+
+    def take_again(self) -> None:
+        """Lock a file of this name again where the locked one lost it; at no moment does it look
+        free. OSError: as `acquire`."""
+        if self.is_in_place:
+            return
+        draft = ProcessLock(self._path.with_name(f".{self._path.name}.{os.getpid()}"))
+        if draft.acquire():
+            os.replace(draft._path, self._path)
+            self.release()
+            self._descriptor = draft._descriptor
+
     def release(self) -> None:
         """Release the lock; does nothing when it is not held."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file still has this name."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def is_held_by_another_process(path: Path) -> bool:

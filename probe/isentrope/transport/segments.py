@@ -21,6 +21,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from isentrope.transport.files import is_at
+
 MAGIC = b"ISENTSEG"
 VERSION = 1
 _HEADER = struct.Struct("<8sII")
@@ -140,6 +142,11 @@ class SegmentWriter:
             self.close()
             self.path.unlink(missing_ok=True)
             raise
+
+    @property
+    def is_in_place(self) -> bool:
+        """False once the file was removed or moved: what is written then has no name."""
+        return is_at(self.path, self._descriptor)
 
     @property
     def holds_frames(self) -> bool:

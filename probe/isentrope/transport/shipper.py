@@ -10,6 +10,7 @@ runs, and never drops a record."""
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import logging.handlers
 import os
@@ -188,6 +189,8 @@ class Shipper:
             )
         if not batch:
             return False
+        if self._reader.misses_files and self._was_delivered_by_another(connection):
+            return True
         try:
             acked_through, quarantined = connection.push(batch)
         except TooSlow:
@@ -213,6 +216,17 @@ class Shipper:
             self._batch_bytes + self._batch_bytes // 8 + 1, self._settings.batch_bytes
         )
         self._succeed()
+        self._acknowledge(acked_through)
+        return True
+
+    def _was_delivered_by_another(self, connection: TelemetryConnection) -> bool:
+        """Whether the files that are missing were delivered by a shipper whose lock is not seen
+        here: it removes them once the server has their records. Goes on behind them then."""
+        self._reader.misses_files = False
+        acked_through = self._say_hello(connection)
+        if acked_through <= self._reader.acked_through:
+            return False
+        self._reader.resume_after(acked_through)
         self._acknowledge(acked_through)
         return True
 
@@ -279,14 +293,22 @@ class Shipper:
         return time.monotonic() - idle_since > self._settings.drain_seconds
 
     def _trainer_is_gone(self) -> bool:
-        if self._trainer_gone_at is None and not is_held_by_another_process(
-            self._folder.trainer_lock
-        ):
+        if self._trainer_gone_at is None and not self._trainer_lives():
             logger.info(
                 "The training process has ended; what its spool still has is to be delivered."
             )
             self._trainer_gone_at = time.monotonic()
         return self._trainer_gone_at is not None
+
+    def _trainer_lives(self) -> bool:
+        if is_held_by_another_process(self._folder.trainer_lock):
+            return True
+        # The lock of a folder that is away for a moment is not seen either: no end of a training.
+        if not self._folder.exists:
+            raise FileNotFoundError(
+                errno.ENOENT, "the spool's folder is not there", str(self._folder.path)
+            )
+        return is_held_by_another_process(self._folder.trainer_lock)
 
     def _set_status(self, state: ShipperState, error: str = "") -> None:
         acked_through = self._reader.acked_through
@@ -360,8 +382,8 @@ def main() -> int:
     except FileNotFoundError:
         if folder.exists:
             raise
-        # The spool was removed on purpose: there is nothing left to deliver, and no place for a
-        # log.
+        # There is no place for a log. A training process that lives makes the folder anew, and
+        # starts another shipper.
         return EXIT_NO_SPOOL
     if status is None:
         return EXIT_OTHER_SHIPPER

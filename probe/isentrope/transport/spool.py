@@ -58,6 +58,10 @@ REPEAT_SECONDS = 3600.0
 """Between two such warnings of a run."""
 
 
+ABSENT_SECONDS = 3.0
+"""A folder that is not seen for so long, in a home that is there, is made anew."""
+HOME_ABSENT_SECONDS = 60.0
+"""The same where its home is not there: what is made below an unmounted one hides later."""
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 STEADY_SECONDS = 30.0
@@ -172,6 +176,9 @@ class SpoolTransport:
         )
         self._run = run
         self._grpc_target = folder.grpc_target()
+        self._target = (folder.path / "target").read_bytes()
+        self._absent_since: float | None = None
+        self._max_queued_messages = limits.max_queued_messages
         self._writer = SpoolWriter(folder.path, run, self._queue, limits)
         self._control_file = ControlFile(folder.control)
         self._requested: ControlSnapshot | None = None
@@ -303,9 +310,6 @@ class SpoolTransport:
 
     def _work(self) -> None:
         while not self._closing.wait(ROUND_SECONDS):
-            if not self.folder.exists:
-                self._leave_removed_spool()
-                return
             self._guarded_round()
         while time.monotonic() < self._give_up_at:
             if not self._guarded_round():
@@ -329,7 +333,9 @@ class SpoolTransport:
 
     def _round(self) -> bool:
         """Write what waits, then check the shipper, the control and the status. False: the disk
-        refuses."""
+        refuses, or the folder is away."""
+        if not self._keep_in_place():
+            return False
         written = self._writer.write_queued(self._out_of_time)
         while written and not self._writer.idle and not self._closing.is_set():
             written = self._writer.write_queued(self._out_of_time)
@@ -343,14 +349,33 @@ class SpoolTransport:
                 self._supervisor.keep_running()
         return written
 
-    def _leave_removed_spool(self) -> None:
-        """End the writing: what follows would go into files without a name."""
-        self._is_closing = True
-        self._alive_lock.release()
-        logger.warning(
-            "The spool %s was removed; training continues, and this process reports nothing more.",
-            self.folder.path,
-        )
+    def _keep_in_place(self) -> bool:
+        """Whether there is a folder to write to: one that is not seen, as on a mount that is away,
+        is waited for, then made anew. Otherwise all would go into files without a name."""
+        if self.folder.exists:
+            if self._absent_since is not None:
+                self._absent_since = None
+                logger.warning("The spool %s is there again; reports go on.", self.folder.path)
+            self._alive_lock.take_again()
+            self._writer.leave_vanished_segment()
+            return True
+        now = time.monotonic()
+        if self._absent_since is None:
+            self._absent_since = now
+            self._writer.note_absence()
+            logger.warning(
+                "The spool %s is not there: it was removed or moved, or its disk is away. "
+                "Training continues, and reports wait in memory, at most %d of them. "
+                "If it does not come back it is made anew, and what it held is shown as a gap.",
+                self.folder.path,
+                self._max_queued_messages,
+            )
+        home = self.folder.home
+        is_home_there = home is not None and home.is_dir()
+        patience_seconds = ABSENT_SECONDS if is_home_there else HOME_ABSENT_SECONDS
+        if self._closing.is_set() or now - self._absent_since >= patience_seconds:
+            self.folder.restore(self._run, self._target, self._alive_lock)
+        return False
 
     def _out_of_time(self) -> bool:
         return time.monotonic() >= self._give_up_at

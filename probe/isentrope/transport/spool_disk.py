@@ -100,6 +100,23 @@ class SpoolDisk:
             self._close_segment()
         return self.take_doubtful()
 
+    def leave_vanished_segment(self) -> list[NumberedFrame]:
+        """End a segment whose file was removed: its frames that no sync had reached, to be written
+        once more. OSError: the folder can't be looked into."""
+        segment = self._segment
+        if segment is None or segment.is_in_place:
+            return []
+        logger.warning(
+            "%s was removed or moved; what it held and was not delivered is shown as a gap.",
+            segment.path,
+        )
+        self._doubtful.extend(self._unsynced)
+        self._unsynced = []
+        with contextlib.suppress(OSError):
+            self._close_segment()
+        self.has_reserve = self._reserve.exists()
+        return self.take_doubtful()
+
     def take_doubtful(self) -> list[NumberedFrame]:
         """Hand back frames that may be on disk or not, to be written before any other. A reader may
         have seen them, so they stay as they are and lose no part."""

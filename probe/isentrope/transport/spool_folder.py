@@ -34,7 +34,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from isentrope.transport.files import is_held_by_another_process, read_document, write_atomically
+from isentrope.transport.files import (
+    ProcessLock,
+    is_held_by_another_process,
+    read_document,
+    write_atomically,
+)
 from isentrope.transport.segments import (
     MAX_PAYLOAD_BYTES,
     SENT,
@@ -125,6 +130,25 @@ class SpoolFolder:
                 "Point ISENTROPE_HOME at a folder on a local disk that you own."
             ) from error
         return folder
+
+    def restore(self, run: RunStarted, target: bytes, trainer_lock: ProcessLock) -> None:
+        """Make the folder of a living attempt anew, with its lock held, or take it back from the
+        delivered ones: a `sync` that can't see the lock takes the attempt for ended.
+        OSError: the home can't be written to."""
+        kept = self.path.parents[3].joinpath(DELIVERED, *self.path.parts[-3:])
+        if kept.is_dir() and not self.path.exists() and not (kept / self.end.name).exists():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            kept.rename(self.path)
+            # The segment that is being written: what it got since it was read is not delivered.
+            for segment in list_segments(self.path / SENT)[-1:]:
+                segment.rename(self.path / segment.name)
+        if not self.path.is_dir():
+            _make_private_folder(self.path)
+        trainer_lock.take_again()
+        # The last one is what makes it a spool: whoever sees it then sees the lock as well.
+        for name, content in (("target", target), (_RUN_FILE, encode_payload(run))):
+            if not (self.path / name).exists():
+                write_atomically(self.path / name, content, lasting=True)
 
     def run(self) -> RunStarted:
         """The run and rank that report through this folder: of the first record where it is there

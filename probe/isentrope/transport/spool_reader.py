@@ -56,6 +56,8 @@ class SpoolReader:
         self._server_lost_through = 0
         self.lost_by_the_server = 0
         """Records that the server had acknowledged and did not have when it was asked again."""
+        self.misses_files = False
+        """Whether files with records that were not acknowledged are gone."""
         self._next_seq = 1
         self._segment: Path | None = None
         self._offset = 0
@@ -268,7 +270,10 @@ class SpoolReader:
     def _reason_for(self, first: int, last: int) -> str:
         if self._segment is None or first_seq_of(self._segment) <= first:
             return DAMAGED
-        return LOST_BY_THE_SERVER if last <= self._server_lost_through else REMOVED
+        if last <= self._server_lost_through:
+            return LOST_BY_THE_SERVER
+        self.misses_files = True
+        return REMOVED
 
 
 def _gap_in(frame: Frame) -> Gap | None:

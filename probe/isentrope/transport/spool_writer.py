@@ -159,6 +159,7 @@ CLOSE_FEWER = (
 NOT_BUILT = "the report could not be built"
 TOO_LARGE = "the report was larger than a record may be"
 OUT_OF_TIME = "the training process ended before the report was written"
+AWAY = "the spool's folder was not there"
 LIGHT_FROM_SHARE = 0.75
 """From this share of the spool's limit on reports lose their heavy parts."""
 
@@ -216,6 +217,15 @@ class SpoolWriter:
         """Make what was written since the last call survive a power cut; close a segment that is
         full or old."""
         self._take_back(self._disk.sync())
+
+    def leave_vanished_segment(self) -> None:
+        """Go on in a new segment where the file of the last one was removed or moved.
+        OSError: the folder can't be looked into."""
+        self._take_back(self._disk.leave_vanished_segment())
+
+    def note_absence(self) -> None:
+        """What the queue refuses until it is empty again is lost for the lack of the folder."""
+        self._disk_error = AWAY
 
     def close(self) -> None:
         """Write a gap for what was not written in time, and end the spool. OSError: its end may not
@@ -320,7 +330,9 @@ class SpoolWriter:
             return False
         self.left_out += sum(frame.is_lightened for frame in self._group)
         self._alerted = self._alerted and self._has_little_room
-        self._disk_error = None
+        # What was refused meanwhile is taken from the queue after what had waited in it.
+        if self._queue.empty:
+            self._disk_error = None
         self.spooled_through = self._group[-1].last_seq
         self._group = []
         return True

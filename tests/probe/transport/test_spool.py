@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from isentrope.transport.files import write_document
-from isentrope.transport.segments import MAX_PAYLOAD_BYTES
+from isentrope.transport.segments import MAX_PAYLOAD_BYTES, keep_sent, list_segments
 from isentrope.transport.spool import REPEAT_SECONDS, SpoolTransport, open_transport
 from isentrope.transport.spool_disk import SpoolLimits
 from isentrope.transport.spool_folder import (
@@ -27,7 +27,10 @@ from isentrope.transport.spool_folder import (
     SpoolFolder,
     find_spool_folders,
 )
+from isentrope.transport.spool_reader import REMOVED, SpoolReader
+from isentrope.transport.spool_writer import AWAY, QUEUE_FULL
 from isentrope.transport.transport import InMemoryTransport, Message
+from isentrope_wire.codec import decode_payload
 from isentrope_wire.control import Control
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import ControlSnapshot, Gap, RunFinished, RunStarted, StepReport
@@ -37,6 +40,11 @@ from tests.system.running_server import free_port, wait_for
 
 RUN = replace(RUN_OF_ONE_RANK, run_id="r/1", rank=3, world_size=4)
 
+IS_HELD = (
+    "import sys; from pathlib import Path; "
+    "from isentrope.transport.files import is_held_by_another_process; "
+    "sys.exit(is_held_by_another_process(Path(sys.argv[1])))"
+)
 CLOSE_SECONDS = 5.0
 """The second and a tenth that a close takes at most, and what a busy machine adds; what hangs here
 hangs for a minute."""
@@ -314,20 +322,106 @@ def test_spools_are_found_while_others_are_being_removed(tmp_path: Path) -> None
         coming_and_going.join()
 
 
-def test_a_spool_that_was_removed_is_one_warning_and_what_follows_is_counted(
-    transport: SpoolTransport, caplog: pytest.LogCaptureFixture
+def lose_and_return(path: Path, loss: str) -> None:
+    """What a folder may suffer, until it is there again where the loss itself brings it back."""
+    home = path.parents[3]
+    if loss == "removed":
+        shutil.rmtree(path.parent.parent)
+    elif loss == "home_removed":
+        shutil.rmtree(home)
+    elif loss == "moved":
+        home.rename(home.with_name("elsewhere"))
+        time.sleep(0.3)
+        home.with_name("elsewhere").rename(home)
+    elif loss == "segment_removed":
+        next(iter(list_segments(path))).unlink()
+    else:
+        for segment in list_segments(path):
+            keep_sent(segment, 60.0)
+        SpoolFolder(path).retire()
+        assert not path.exists()
+
+
+def what_a_server_gets(folder: SpoolFolder) -> list[str]:
+    """Steps, and `1..2` for a gap, with each number once."""
+    reader = SpoolReader(folder.path)
+    records = reader.next_batch(10**6, 10**9)
+    records += reader.missing_at_the_end(folder.read_end())
+    words, expected = [], 1
+    for record in records:
+        message = decode_payload(record.payload)
+        first = message.first_seq if isinstance(message, Gap) else record.seq
+        assert first == expected
+        expected = record.seq + 1
+        if isinstance(message, Gap):
+            words.append(f"{first}..{record.seq} {message.reason}")
+        elif isinstance(message, StepReport):
+            words.append(str(message.step))
+    return words
+
+
+@pytest.mark.parametrize(
+    ("loss", "begins_with"),
+    [
+        ("removed", [f"1..2 {REMOVED}"]),
+        ("home_removed", [f"1..2 {REMOVED}"]),
+        ("segment_removed", [f"1..2 {REMOVED}"]),
+        ("moved", ["0"]),
+        ("retired_by_a_sync", ["0"]),
+    ],
+)
+def test_a_spool_that_disappears_is_restored(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    loss: str,
+    begins_with: list[str],
 ) -> None:
-    assert transport.put(lambda: StepReport(step=0, recorded_at=1.0))
-    wait_for(lambda: transport.statistics().spooled == 2)
+    monkeypatch.setattr("isentrope.transport.spool.ABSENT_SECONDS", 0.1)
+    monkeypatch.setattr("isentrope.transport.spool.HOME_ABSENT_SECONDS", 0.5)
+    transport = opened(tmp_path / "home")
+    transport.put(lambda: report(0))
+    # What no sync has reached is written once more, and not lost.
+    wait_for(lambda: transport.statistics().spooled == 2 and not transport._writer._disk._unsynced)
     with caplog.at_level("WARNING", logger="isentrope"):
-        shutil.rmtree(transport.folder.path.parent.parent)
+        lose_and_return(transport.folder.path, loss)
         wait_for(lambda: bool(caplog.records))
-        assert not transport.put(lambda: StepReport(step=1, recorded_at=1.0))
-        transport.close()
-    (record,) = caplog.records
-    assert f"{transport.folder.path} was removed" in record.getMessage()
-    assert transport.statistics().dropped == 1
-    assert not transport.folder.path.exists()
+        for step in (1, 2):
+            transport.put(lambda step=step: report(step))  # type: ignore[misc]
+        wait_for(lambda: transport.statistics().spooled == 4)
+    assert transport.folder.exists
+    # Asked by another process: this one would lose its own lock by looking.
+    command = [sys.executable, "-c", IS_HELD, str(transport.folder.trainer_lock)]
+    assert subprocess.run(command, check=False, timeout=60).returncode == 1
+    transport.close()
+    said = [record.getMessage() for record in caplog.records]
+    assert what_a_server_gets(transport.folder) == [*begins_with, "1", "2"]
+    assert said
+    assert all(str(transport.folder.path) in message for message in said)
+
+
+def test_the_end_of_a_run_restores_its_spool(transport: SpoolTransport) -> None:
+    assert transport.put(lambda: report(0))
+    wait_for(lambda: transport.statistics().spooled == 2 and not transport._writer._disk._unsynced)
+    shutil.rmtree(transport.folder.path)
+    assert transport.put(lambda: report(1))
+    transport.close()
+    assert what_a_server_gets(transport.folder) == [f"1..2 {REMOVED}", "1"]
+
+
+def test_reports_beyond_the_memory_are_one_named_gap(tmp_path: Path) -> None:
+    transport = opened(tmp_path / "home", SpoolLimits(max_queued_messages=3))
+    wait_for(lambda: transport.statistics().spooled == 1)
+    home = tmp_path / "home"
+    home.rename(tmp_path / "elsewhere")
+    time.sleep(0.2)
+    for step in range(8):
+        transport.put(lambda step=step: report(step))  # type: ignore[misc]
+    (tmp_path / "elsewhere").rename(home)
+    wait_for(lambda: transport.statistics().spooled == 9)
+    transport.close()
+    gap = f"5..9 {QUEUE_FULL}: {AWAY}"
+    assert what_a_server_gets(transport.folder) == ["0", "1", "2", gap]
 
 
 def test_records_wait_for_their_acknowledgement_from_when_they_were_written(
