@@ -240,6 +240,7 @@ ALERT_KINDS = {
     "left_out": "Something was left out",
     "refused": "Reports could not be used",
     "two_trainers": "Two trainings report one run",
+    "id_taken": "The run's id was used before",
 }
 """In words."""
 

@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -252,6 +253,37 @@ def test_two_processes_that_report_one_run_at_once_are_named_in_an_alert(
         ["two_trainers"],
     ]
     assert all(name in found[1][0]["message"] for name in ("firstfir", "secondse"))
+
+
+@pytest.mark.parametrize(
+    ("ends", "other", "first_step", "words"),
+    [
+        (True, {}, 1, "it had finished"),
+        (False, {"name": "another"}, 1, "its name was a run"),
+        (False, {"config": {"lr": 2.0, "seed": 1}}, 0, "its config had other values of lr"),
+        # A restart, a default and what continues from a checkpoint.
+        (False, {}, 1, None),
+        (False, {"name": "run", "config": {}}, 1, None),
+        (True, {"name": "another", "config": {"lr": 2.0}}, 4, None),
+    ],
+)
+def test_an_id_taken_by_another_experiment_is_named(
+    ends: bool, other: dict[str, Any], first_step: int, words: str | None, server: ServerInThread
+) -> None:
+    config = {"lr": 1.0, "seed": 1}
+    first = Rank(server, incarnation="firstfirst", started_at=time.time() - 9, config=config)
+    for step in (1, 2, 3, 4, 5):
+        first.report(step, x=1.0)
+    if ends:
+        first.send(RunFinished(status="finished", finished_at=time.time()))
+    second = Rank(server, run_id=first.run_id, incarnation="second", **{"config": config, **other})
+    second.report(first_step, x=2.0)
+    second.report(first_step + 1, x=2.0)
+    alerts = server.http.get(f"{first.path}/alerts").json()["items"]
+    assert [alert["kind"] for alert in alerts] == ["id_taken"] * (words is not None)
+    if words is not None:
+        assert words in alerts[0]["message"]
+        assert "up to step 5" in alerts[0]["message"]
 
 
 @pytest.mark.parametrize("ahead", [-3_600.0, 3_600.0])

@@ -19,7 +19,7 @@ from isentrope_server.control.outcomes import close_open_controls, record_outcom
 from isentrope_server.control.requests import revert_harmful
 from isentrope_server.errors import UnknownStream
 from isentrope_server.ingest.limits import OUTCOMES, SeriesLimit, excess
-from isentrope_server.store import rows, runs, streams
+from isentrope_server.store import access, rows, runs, streams
 from isentrope_server.store.database import in_a_line, make_together
 from isentrope_server.store.reports import attachments, records
 from isentrope_server.store.reports.records import Arrival, Refused
@@ -42,6 +42,7 @@ from isentrope_wire.reports import (
     RunFinished,
     StepReport,
     cut,
+    first_of,
 )
 
 
@@ -247,6 +248,10 @@ def take_in(
     reported = [
         arrival.message.step for arrival in fresh if isinstance(arrival.message, StepReport)
     ]
+    if reported and stream.first_step is None and state.is_current:
+        _alert_of_taken_id(
+            connection, sender, state, position=state.last_position + 1, step=min(reported), now=now
+        )
     if reported and (stream.first_step is None or min(reported) < stream.first_step):
         runs.raise_timeline_version(connection, stream.run_key)
     stream_advanced = streams.advanced(stream, acked_through=acked_through, steps=reported, now=now)
@@ -267,6 +272,50 @@ def take_in(
         quarantined=tuple(
             Quarantined(seq=r.record.seq, code=r.code, message=r.message) for r in refused
         ),
+    )
+
+
+def _alert_of_taken_id(
+    connection: Connection,
+    sender: Sender,
+    state: PushState,
+    *,
+    position: int,
+    step: int,
+    now: float,
+) -> None:
+    """Where a training begins anew under the id of another one, which continues no checkpoint: its
+    first `step` hides all that the earlier ones reported."""
+    begun = [
+        earlier
+        for earlier in streams.incarnations(connection, state.stream.run_key)
+        if earlier.name != sender.incarnation and earlier.first_step is not None
+    ]
+    if not begun or step > min(earlier.first_step or 0 for earlier in begun):
+        return
+    change = access.taken_by(connection, sender.run_id, sender.incarnation)
+    if not change:
+        return
+    old = change["old"]
+    words = []
+    if "status" in old:
+        words.append("it had finished")
+    if "name" in old:
+        words.append(f"its name was {old['name']}")
+    settings = [name.removeprefix("config.") for name in old if name.startswith("config.")]
+    if settings:
+        words.append(f"its config had other values of {first_of(settings)}")
+    last = max(earlier.last_step or 0 for earlier in begun)
+    alert = Alert(
+        kind="id_taken",
+        level=AlertLevel.WATCH,
+        message=f"This run's id was used before, up to step {last}, and a training began anew "
+        f"under it: {', and '.join(words)}. Its steps are shown in the place of the earlier ones, "
+        "which are kept and exported. Give each training a run id of its own.",
+        evidence={f"step of {begun[-1].name[:8]}": float(last)},
+    )
+    attachments.append_servers_alert(
+        connection, alert, state.stream, position=position, step=step, now=now
     )
 
 
@@ -312,13 +361,14 @@ def _alert_of_two_trainers(
         return
 
     def named(one: Stream) -> str:
-        return f"{one.incarnation[:8]} (begun {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime(one.started_at))})"
+        begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(one.started_at))
+        return f"{one.incarnation[:8]} (begun {begun})"
 
     alert = Alert(
         kind="two_trainers",
         level=AlertLevel.WATCH,
-        message=f"Two training processes report this run at once: {named(newer)} is shown; {named(older)} goes on and is at step "
-        f"{step}. Stop one of them, or give each a run id of its own.",
+        message="Two training processes report this run at once: "
+        f"{named(newer)} is shown; {named(older)} goes on and is at step {step}. Stop one of them, or give each a run id of its own.",
         evidence={f"step of {older.incarnation[:8]}": float(step)},
     )
     step = newer.last_step or 0

@@ -127,6 +127,10 @@ def _enter(
         run_key = runs.create(connection, started, now)
         _record_initial_control(transaction, run_key, started, now, by)
     elif known[-1].name != started.incarnation and started.started_at >= known[-1].started_at:
+        change = runs.what_changes(connection, run_key, started)
+        if change:
+            subject = access.attempt_subject(started.run_id, started.incarnation)
+            access.record_audit(connection, by, access.TAKEN, subject, change, now)
         runs.reopen(connection, run_key, started, now)
     else:
         # An old spool came late; the newer description stays.

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, func, insert, or_, select, update
 
@@ -154,6 +155,23 @@ def record_audit(
             token_id=token_id,
         )
     )
+
+
+TAKEN = "run.taken"
+"""Action of the entry of an attempt that may be another experiment."""
+
+
+def attempt_subject(run_id: str, incarnation: str) -> str:
+    return f"runs/{run_id}/attempts/{incarnation}"
+
+
+def taken_by(connection: Connection, run_id: str, incarnation: str) -> Mapping[str, Any]:
+    """What an attempt found otherwise than it describes it; empty where nothing."""
+    entry = select(audit.c.change).where(
+        audit.c.action == TAKEN, audit.c.subject == attempt_subject(run_id, incarnation)
+    )
+    change: Mapping[str, Any] = connection.execute(entry.limit(1)).scalar_one_or_none() or {}
+    return change
 
 
 RESTORED, DATABASE = "database.restored", "database"

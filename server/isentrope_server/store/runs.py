@@ -179,6 +179,31 @@ def create(connection: Connection, started: RunStarted, now: float) -> int:
     return run_key
 
 
+def what_changes(
+    connection: Connection, run_key: int, started: RunStarted
+) -> dict[str, dict[str, object]]:
+    """What tells that a newer incarnation may be another experiment, as `old` and `new`: the run had
+    finished, or had another name, or other values in its config. Empty where nothing does."""
+    row = connection.execute(
+        select(runs.c.name, runs.c.config, runs.c.state).where(runs.c.key == run_key)
+    ).one()
+    described = _described_by(started, 0.0)
+    old: dict[str, object] = {}
+    new: dict[str, object] = {}
+    if row.state == Status.FINISHED:
+        old["status"], new["status"] = str(row.state), str(described["state"])
+    if described["name"] not in (row.name, DEFAULT_NAME):
+        old["name"], new["name"] = row.name, described["name"]
+    config = described["config"]
+    if isinstance(config, dict) and config:
+        names = {
+            name for name in {*row.config, *config} if row.config.get(name) != config.get(name)
+        }
+        old |= {f"config.{name}": row.config.get(name) for name in names}
+        new |= {f"config.{name}": config.get(name) for name in names}
+    return {"old": old, "new": new} if old else {}
+
+
 def reopen(connection: Connection, run_key: int, started: RunStarted, now: float) -> None:
     """Replace the description by that of a newer incarnation. Name, tags and notes of people
     stay, and what the newer one was not given: a default replaces no stored value."""
