@@ -23,7 +23,7 @@ from isentrope_wire.metrics import (
 from isentrope_wire.numbers import Answer, Number
 from isentrope_wire.what_if import WhatIfSums
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 _SHOWN_FIRST = (
     ENTROPY_MEAN,

@@ -277,6 +277,10 @@ def test_an_id_taken_by_another_experiment_is_named(
     if ends:
         first.send(RunFinished(status="finished", finished_at=time.time()))
     second = Rank(server, run_id=first.run_id, incarnation="second", **{"config": config, **other})
+    assert bool(second.welcome.note) == (words is not None or first_step > 1)
+    if words is not None:
+        assert words in second.welcome.note
+        assert second.hello().note == second.welcome.note
     second.report(first_step, x=2.0)
     second.report(first_step + 1, x=2.0)
     alerts = server.http.get(f"{first.path}/alerts").json()["items"]

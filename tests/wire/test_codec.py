@@ -224,7 +224,7 @@ def test_a_number_of_a_rollout_that_is_not_finite_is_0() -> None:
 def test_another_protocol_has_another_number() -> None:
     """Both sides compare numbers: under one number, messages must mean the same."""
     digest = hashlib.sha256(pb.DESCRIPTOR.serialized_pb).hexdigest()[:16]
-    assert (PROTOCOL_VERSION, digest) == (6, "c5a3e8c0a4fe159a"), (
+    assert (PROTOCOL_VERSION, digest) == (7, "545f1166da27e812"), (
         "telemetry.proto changed: raise PROTOCOL_VERSION"
     )
 

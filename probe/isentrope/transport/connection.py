@@ -99,6 +99,8 @@ class TelemetryConnection:
         self._stub = TelemetryStub(self._channel)
         self._watch_failure: str | None = None
         self._received_at = time.monotonic()
+        self.note = ""
+        """What the server has to say to the training's log; empty: nothing."""
         self.control_changed = threading.Event()
         """Set by the Watch: another `hello` is due. What the Watch itself carries may have waited
         while the link stood still."""
@@ -123,6 +125,7 @@ class TelemetryConnection:
             )
         except grpc.RpcError as error:
             raise _named(error) from error
+        self.note = reply.note
         if not reply.HasField("control"):
             return reply.acked_through, None
         expires_at = asked_at + reply.expires_in if reply.HasField("expires_in") else None

@@ -111,6 +111,7 @@ class Shipper:
         self._away = Backoff(longest_seconds=settings.longest_pause_seconds)
         self._refused = Backoff(longest_seconds=settings.longest_hold_seconds)
         self._status = ShipperStatus(pid=os.getpid())
+        self._note = ""
         self._last_success_at = time.monotonic()
         self._trainer_gone_at: float | None = None
         self._reached = False
@@ -242,6 +243,7 @@ class Shipper:
         """The last record that the server has; the requested control is kept for
         `_write_control`."""
         acked_through, control = connection.hello()
+        self._note = connection.note
         if control is not None:
             method = control.unreadable or control.control.method
             logger.info(
@@ -325,6 +327,7 @@ class Shipper:
             pid=os.getpid(),
             reached=self._reached,
             lost_by_the_server=self._reader.lost_by_the_server,
+            note=self._note,
         )
         try:
             write_document(self._folder.status, self._status)

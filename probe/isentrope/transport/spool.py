@@ -36,6 +36,7 @@ from isentrope.transport.transport import (
 from isentrope_wire import environment
 from isentrope_wire.backoff import Backoff
 from isentrope_wire.codec import encode_payload
+from isentrope_wire.numbers import printable
 from isentrope_wire.reports import DELETED, ControlSnapshot, RunStarted
 
 logger = logging.getLogger(__name__)
@@ -190,6 +191,7 @@ class SpoolTransport:
         self._stuck_since: float | None = None
         self._next_warning_at = 0.0
         self._failure_logged = False
+        self._noted = ""
         self._refused_after_close = 0
         self._owner_pid = os.getpid()
         self._closing = threading.Event()
@@ -385,8 +387,15 @@ class SpoolTransport:
         if status is not None:
             self._acked_through = status.acked_through
             self._warn_while_stuck(status)
+            self._pass_on(status.note)
         if self._acked_through >= self._waiting_since[0]:
             self._waiting_since = (self._writer.spooled_through, time.monotonic())
+
+    def _pass_on(self, note: str) -> None:
+        """Log what the server says of the run, once, on the first rank."""
+        if note and note != self._noted and not self._run.rank:
+            logger.warning("%s", printable(note))
+        self._noted = note or self._noted
 
     def _warn_while_stuck(self, status: ShipperStatus) -> None:
         """Log soon, and seldom again, that nothing is delivered: a wrong address would show at the

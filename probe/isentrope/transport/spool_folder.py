@@ -333,6 +333,8 @@ class ShipperStatus:
     pid: int = 0
     reached: bool = False
     """Whether the server has answered this shipper at least once."""
+    note: str = ""
+    """What the server has to say to the training's log; empty: nothing."""
     lost_by_the_server: int = 0
     """Records that the server had acknowledged and no longer had."""
 

@@ -56,10 +56,13 @@ class HelloReply(google.protobuf.message.Message):
     ACKED_THROUGH_FIELD_NUMBER: builtins.int
     CONTROL_FIELD_NUMBER: builtins.int
     EXPIRES_IN_FIELD_NUMBER: builtins.int
+    NOTE_FIELD_NUMBER: builtins.int
     acked_through: builtins.int
     """Every record with seq <= acked_through of this (run, incarnation, rank) is stored. 0: none yet."""
     expires_in: builtins.float
     """Seconds until the control expires, when this was sent: the clocks of the two machines need not agree."""
+    note: builtins.str
+    """What the training's log should say of the run, as where its id was used before."""
     @property
     def control(self) -> Global___ControlSnapshot: ...
     def __init__(
@@ -68,9 +71,10 @@ class HelloReply(google.protobuf.message.Message):
         acked_through: builtins.int = ...,
         control: Global___ControlSnapshot | None = ...,
         expires_in: builtins.float | None = ...,
+        note: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_control", b"_control", "_expires_in", b"_expires_in", "control", b"control", "expires_in", b"expires_in"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_control", b"_control", "_expires_in", b"_expires_in", "acked_through", b"acked_through", "control", b"control", "expires_in", b"expires_in"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_control", b"_control", "_expires_in", b"_expires_in", "acked_through", b"acked_through", "control", b"control", "expires_in", b"expires_in", "note", b"note"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_control", b"_control"]) -> typing.Literal["control"] | None: ...
     @typing.overload

@@ -19,6 +19,7 @@ from isentrope_server.control.outcomes import close_open_controls, record_outcom
 from isentrope_server.control.requests import revert_harmful
 from isentrope_server.errors import UnknownStream
 from isentrope_server.ingest.limits import OUTCOMES, SeriesLimit, excess
+from isentrope_server.ingest.opening import what_was_other
 from isentrope_server.store import access, rows, runs, streams
 from isentrope_server.store.database import in_a_line, make_together
 from isentrope_server.store.reports import attachments, records
@@ -42,7 +43,6 @@ from isentrope_wire.reports import (
     RunFinished,
     StepReport,
     cut,
-    first_of,
 )
 
 
@@ -296,22 +296,13 @@ def _alert_of_taken_id(
     change = access.taken_by(connection, sender.run_id, sender.incarnation)
     if not change:
         return
-    old = change["old"]
-    words = []
-    if "status" in old:
-        words.append("it had finished")
-    if "name" in old:
-        words.append(f"its name was {old['name']}")
-    settings = [name.removeprefix("config.") for name in old if name.startswith("config.")]
-    if settings:
-        words.append(f"its config had other values of {first_of(settings)}")
     last = max(earlier.last_step or 0 for earlier in begun)
     alert = Alert(
         kind="id_taken",
         level=AlertLevel.WATCH,
         message=f"This run's id was used before, up to step {last}, and a training began anew "
-        f"under it: {', and '.join(words)}. Its steps are shown in the place of the earlier ones, "
-        "which are kept and exported. Give each training a run id of its own.",
+        f"under it: {what_was_other(change)}. Its steps are shown in the place of the earlier "
+        "ones, which are kept and exported. Give each training a run id of its own.",
         evidence={f"step of {begun[-1].name[:8]}": float(last)},
     )
     attachments.append_servers_alert(

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection
 
 from isentrope_server.control.requests import snapshot_to_send
 from isentrope_server.errors import DeletedRun, Unprocessable
@@ -23,7 +26,13 @@ from isentrope_server.store.streams import Incarnation
 from isentrope_server.store.tables import LARGEST_INTEGER
 from isentrope_server.store.writer import RunChanged, Transaction
 from isentrope_wire.control import Control
-from isentrope_wire.reports import DELETED, NAME_CHARACTERS, ControlSnapshot, RunStarted
+from isentrope_wire.reports import (
+    DELETED,
+    NAME_CHARACTERS,
+    ControlSnapshot,
+    RunStarted,
+    first_of,
+)
 
 
 def placed(
@@ -87,6 +96,33 @@ def open_stream(
     streams.create(connection, run_key, started, now)
     transaction.announce(RunChanged(run_id=started.run_id))
     return 0, snapshot_to_send(transaction, started.run_id, run_key, now)
+
+
+def what_was_other(change: Mapping[str, Any]) -> str:
+    """In words, how a run differed before the attempt that made this change of it."""
+    old = change["old"]
+    words = []
+    if "status" in old:
+        words.append("it had finished")
+    if "name" in old:
+        words.append(f"its name was {old['name']}")
+    settings = [name.removeprefix("config.") for name in old if name.startswith("config.")]
+    if settings:
+        words.append(f"its config had other values of {first_of(settings)}")
+    return ", and ".join(words)
+
+
+def note_of_taken_id(connection: Connection, started: RunStarted) -> str:
+    """What the training's log should say where its run may have been another experiment; else
+    empty."""
+    change = access.taken_by(connection, started.run_id, started.incarnation)
+    if not change:
+        return ""
+    return (
+        f"Run {started.run_id} was there before: {what_was_other(change)}. This is its next "
+        "attempt, whose steps take the place of equal and later ones. Give each training a run id "
+        "of its own, unless it continues from a checkpoint."
+    )
 
 
 def _check(started: RunStarted) -> None:

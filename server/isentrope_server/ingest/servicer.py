@@ -33,7 +33,7 @@ from isentrope_server.ingest.limits import (
     SeriesLimit,
     cut_to_size,
 )
-from isentrope_server.ingest.opening import open_stream
+from isentrope_server.ingest.opening import note_of_taken_id, open_stream
 from isentrope_server.ports import Port, certificate_of, grpc_address, port_refused, without_ipv6
 from isentrope_server.security.gate import abort, principal_of_call
 from isentrope_server.store import runs, streams
@@ -84,10 +84,11 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         principal = principal_of_call()
         try:
-            acked_through, control = await self._write(
+            (acked_through, control), note = await self._write(
                 context,
-                lambda t: open_stream(
-                    t, started, time.time(), by=principal, sent_at=request.sent_at
+                lambda t: (
+                    open_stream(t, started, time.time(), by=principal, sent_at=request.sent_at),
+                    note_of_taken_id(t.connection, started),
                 ),
                 started.run_id,
             )
@@ -100,6 +101,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         expires_at = None if control is None else control.expires_at
         return pb.HelloReply(
             acked_through=acked_through,
+            note=note,
             control=None if control is None else to_pb(control),
             expires_in=None if expires_at is None else expires_at - time.time(),
         )

@@ -4,6 +4,7 @@ disk."""
 from __future__ import annotations
 
 import errno
+import logging
 import shutil
 import subprocess
 import sys
@@ -320,6 +321,21 @@ def test_spools_are_found_while_others_are_being_removed(tmp_path: Path) -> None
     finally:
         stop.set()
         coming_and_going.join()
+
+
+def test_what_the_server_says_of_the_run_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    transport = opened(tmp_path)
+    transport._run = replace(RUN, rank=0)
+    with caplog.at_level(logging.WARNING):
+        for acked in (1, 2):
+            write_document(
+                transport.folder.status, ShipperStatus(acked_through=acked, note="It had finished.")
+            )
+            wait_for(lambda acked=acked: transport._acked_through == acked)  # type: ignore[misc]
+    transport.close()
+    assert [record.message for record in caplog.records] == ["It had finished."]
 
 
 def lose_and_return(path: Path, loss: str) -> None:
