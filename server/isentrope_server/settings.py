@@ -79,12 +79,13 @@ class Settings(BaseSettings):
     installed."""
 
     silent_after_seconds: float = Field(default=60.0, gt=0)
-    """A running run that reports nothing for this long is shown as silent."""
+    """A running run is shown as silent when neither a report nor its connected side process was
+    heard for this long, and for five of its steps."""
     control_ttl_seconds: int = Field(default=600, ge=1)
-    """Time to live of a control that names none: every change has one."""
+    """Time to live of a control that names none: every change has one. At least three steps."""
     control_answer_grace_seconds: float = Field(default=30.0, ge=0)
     """How long after its expiry the server waits for the outcome of a delivered control, before it
-    becomes EXPIRED."""
+    becomes EXPIRED. At least two steps."""
     control_rank_grace_seconds: float = Field(default=10.0, ge=0)
     """How long after the first rank's outcome the server waits for the other ranks."""
     retention_days: float | None = Field(default=None, gt=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sqlalchemy import update
 
@@ -179,3 +180,10 @@ def wire_record(
     """A record as it goes over the line, with a wrong hash if one is given."""
     payload = encode_payload(message)
     return pb.Record(seq=seq, payload=payload, payload_hash=claimed_hash or payload_hash(payload))
+
+
+def report_slowly(rank: Rank, *, seconds_per_step: float, steps: int = 3) -> None:
+    """Push steps whose clocks are so far apart."""
+    for step in range(1, steps + 1):
+        at = 1_700_000_000.0 + seconds_per_step * step
+        rank.send(replace(step_report(step, {"entropy/mean": 1.0}), recorded_at=at))

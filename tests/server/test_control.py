@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import select, update
 
+from isentrope_server.control.outcomes import expire_overdue
 from isentrope_server.control.requests import ControlRequest, request_control
+from isentrope_server.digests import renew_digests
 from isentrope_server.live import QUEUE_LENGTH
 from isentrope_server.store import runs
 from isentrope_server.store.access import Principal
@@ -28,7 +32,7 @@ from isentrope_wire.methods import METHODS
 from isentrope_wire.reports import Alert, AlertLevel, ControlSnapshot, RunFinished
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
-from tests.server.rank import Rank, step_report, stored_step
+from tests.server.rank import Rank, report_slowly, step_report, stored_step
 from tests.system.running_server import wait_for
 
 CLIP_V = {
@@ -379,6 +383,51 @@ def test_unfetched_version_expires(make_server: MakeServer) -> None:
     let_expire(server, rank)
     assert state(server, rank, 1)["code"] == "never_delivered"
     assert not rank.hello().HasField("control")
+
+
+def paced(server: ServerInThread, seconds_per_step: float) -> Rank:
+    """A run that makes a step in this time, as its digest says."""
+    rank = Rank(server)
+    report_slowly(rank, seconds_per_step=seconds_per_step)
+    asyncio.run(renew_digests(server.backend, rest=0))
+    return rank
+
+
+@pytest.mark.parametrize(
+    ("seconds_per_step", "asked", "lives"),
+    [(1.0, None, 600.0), (150.0, None, 600.0), (400.0, None, 1200.0), (400.0, 10, 10.0)],
+)
+def test_a_control_lives_three_steps_at_least(
+    still_server: ServerInThread, seconds_per_step: float, asked: int | None, lives: float
+) -> None:
+    rank = paced(still_server, seconds_per_step)
+    put(still_server, rank, 0, {**CLIP_V, "expires_in_seconds": asked})
+    item = state(still_server, rank, 1)
+    assert item["expires_at"] - item["requested_at"] == pytest.approx(lives)
+
+
+@pytest.mark.parametrize(("expired_ago", "state_now"), [(89.0, "DELIVERED"), (91.0, "EXPIRED")])
+def test_an_answer_may_take_two_steps(
+    still_server: ServerInThread, expired_ago: float, state_now: str
+) -> None:
+    rank = paced(still_server, 45.0)
+    put(still_server, rank, 0, {**CLIP_V, "expires_in_seconds": 10})
+    rank.hello()
+    later = state(still_server, rank, 1)["expires_at"] + expired_ago
+    still_server.backend.writer.submit(
+        partial(expire_overdue, now=later, answer_seconds=30.0, rank_seconds=10.0)
+    ).result(timeout=10)
+    item = state(still_server, rank, 1)
+    assert item["state"] == state_now
+    assert ("A step of this run takes 45 s" in item["message"]) == (state_now == "EXPIRED")
+
+
+def test_the_probes_expiry_names_the_steps_length(still_server: ServerInThread) -> None:
+    rank = paced(still_server, 45.0)
+    put(still_server, rank, 0)
+    rank.hello()
+    rank.answer(4, 1, "EXPIRED", code="time_to_live_over")
+    assert "A step of this run takes 45 s" in state(still_server, rank, 1)["message"]
 
 
 def test_a_guessed_expiry_yields_to_the_probes_word(make_server: MakeServer) -> None:

@@ -27,7 +27,7 @@ from isentrope_wire.reports import ControlSnapshot, RunFinished
 from tests.server.compaction import NEVER, pack_all
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
-from tests.server.rank import Rank, age, step_report
+from tests.server.rank import Rank, age, report_slowly, step_report
 from tests.system.running_server import wait_for
 
 DATABASES = ("sqlite", "postgresql")
@@ -321,6 +321,29 @@ def test_reason_is_the_error_in_a_line(server: ServerInThread) -> None:
     renew(server)
     assert digest_of(server, failed).reason == "RuntimeError: CUDA out of memory"
     assert digest_of(server, finished).reason == ""
+
+
+def test_a_run_is_silent_by_its_own_steps(server: ServerInThread, client: Client) -> None:
+    slow = Rank(server, run_id="slow", project="paced")
+    quick = Rank(server, run_id="quick", project="paced")
+    report_slowly(slow, seconds_per_step=150.0)
+    report_slowly(quick, seconds_per_step=1.0)
+    renew(server)
+
+    def listed(status: str) -> list[str]:
+        return ids(client.runs(project="paced", status=status))
+
+    for heard_ago, silent in ((61, ["quick"]), (740, ["quick"]), (760, ["quick", "slow"])):
+        for rank in (slow, quick):
+            age(server, rank, seconds=heard_ago)
+        assert client.run("slow").status == ("silent" if "slow" in silent else "running")
+        assert client.run("quick").status == "silent"
+        assert listed("silent") == silent
+        assert listed("running") == [name for name in ("slow",) if name not in silent]
+        counts = client.ask(calls.run_counts(project="paced"))
+        assert counts.statuses["silent"] == len(silent)
+        figures = server.http.get("/metrics").text
+        assert f'isentrope_runs{{status="silent"}} {len(silent)}.0' in figures
 
 
 def test_those_that_need_a_person_come_first(server: ServerInThread, client: Client) -> None:

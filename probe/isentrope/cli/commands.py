@@ -256,7 +256,8 @@ def export(
     "--expires-in",
     type=click.IntRange(min=1),
     metavar="SECONDS",
-    help="Reject the change when it is not applied in time.",
+    help="Reject the change when no step begins in time."
+    "  [default: 600, and at least three of the run's steps]",
 )
 @click.option(
     "--wait",
@@ -524,8 +525,9 @@ def _revert_control(
             f"Run {run} has nothing to revert: no change of its control was applied or waits."
         )
     earlier = version_before(newest, history)
-    control = Control() if earlier is None else earlier.control
-    document: dict[str, Any] = control.to_document()
+    document: dict[str, Any] = Control().to_document()
+    if earlier is not None:
+        document = earlier.control.to_document()
     document |= {"reason": f"Reverts version {newest.version}", **changes}
     return client.set_control(
         run, **document, expires_in_seconds=expires_in, if_version=history[0].version

@@ -59,7 +59,8 @@ class ControlDocument(Body):
         default=None,
         ge=1,
         le=7 * 24 * 3600,
-        description="null: the server's default; every change expires.",
+        description="null: after ISENTROPE_CONTROL_TTL_SECONDS, 600, and no sooner than after three"
+        " of the run's steps; every change expires.",
     )
 
 
@@ -115,7 +116,8 @@ async def put_control(
         if isentrope_assistant is None
         else replace(principal, name=f"{principal.name} via {isentrope_assistant}"),
         expected_version=_version_in(if_match),
-        time_to_live_seconds=document.expires_in_seconds or backend.settings.control_ttl_seconds,
+        time_to_live_seconds=document.expires_in_seconds
+        or _time_to_live(run, backend.settings.control_ttl_seconds),
         idempotency_key=idempotency_key,
         # Read before the transaction: the writer waits for nothing that is not its own.
         predicted=await read_of(
@@ -157,6 +159,16 @@ async def preview_control(
     return await read_of(
         backend, run, lambda connection: preview(measured(connection, run), control, curves=curves)
     )
+
+
+_LEAST_STEPS_TO_LIVE = 3.0
+
+
+def _time_to_live(run: Run, least_seconds: float) -> float:
+    """Of a change that names none, in seconds: the run reaches the start of a step within it."""
+    if run.digest is None or run.digest.seconds_per_step is None:
+        return least_seconds
+    return max(least_seconds, _LEAST_STEPS_TO_LIVE * run.digest.seconds_per_step)
 
 
 def _predict(connection: Connection, run: Run, control: Control) -> PredictedEffect | None:

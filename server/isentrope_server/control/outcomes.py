@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from isentrope_server.control.requests import move_to
-from isentrope_server.store import controls, streams
+from isentrope_server.store import controls, runs, streams
 from isentrope_server.store.controls import ControlItem
 from isentrope_server.store.streams import Stream
 from isentrope_server.store.tables import LARGEST_INTEGER
@@ -104,6 +104,9 @@ def settle(transaction: Transaction, run_id: str, item: ControlItem, now: float)
         (outcome for outcome in outcomes if outcome.state is not OutcomeState.APPLIED), outcomes[0]
     )
     code, message = shown.code, shown.message
+    if shown.state is OutcomeState.EXPIRED:
+        step = runs.seconds_per_step(transaction.connection, item.run_key)
+        message = f"{message}{_step_in_words(step)}"
     answered = {outcome.stream_key for outcome in outcomes}
     peers = streams.of_incarnation(transaction.connection, item.run_key, outcomes[0].incarnation)
     silent = [peer.rank for peer in peers if peer.key not in answered]
@@ -187,20 +190,35 @@ def _joint_state(states: Sequence[OutcomeState]) -> State:
     return State(next(state for state in by_severity if state in reported))
 
 
+_ANSWER_STEPS = 2.0
+"""How many steps after its expiry the server waits at least for a delivered version's outcome."""
+
+
 def expire_overdue(
     transaction: Transaction, now: float, *, answer_seconds: float, rank_seconds: float
 ) -> None:
-    """End every open version whose time is over: `answer_seconds` after the expiry of a delivered
-    version, `rank_seconds` after the first of several ranks has answered."""
+    """End every open version whose time is over: `answer_seconds`, and two of the run's steps,
+    after the expiry of a delivered version, `rank_seconds` after the first of several ranks has
+    answered."""
     for run_id, item in controls.all_open(transaction.connection):
         outcomes = controls.outcomes(transaction.connection, item.run_key, item.version)
-        grace = answer_seconds if item.state is State.DELIVERED else 0.0
         if outcomes:
             if outcomes[0].received_at + rank_seconds <= now:
                 settle(transaction, run_id, item, now)
-        elif item.expires_at is not None and item.expires_at + grace <= now:
+        elif item.expires_at is not None and item.expires_at <= now:
+            step = runs.seconds_per_step(transaction.connection, item.run_key)
             code, message = "never_delivered", "No probe fetched it before it expired."
             if item.state is State.DELIVERED:
+                # An outcome comes with the report of the step that began under the change.
+                if item.expires_at + max(answer_seconds, _ANSWER_STEPS * (step or 0.0)) > now:
+                    continue
                 code = UNANSWERED
                 message = "It was delivered, but the probe reported no outcome before it expired."
+            message = f"{message}{_step_in_words(step)}"
             move_to(transaction, run_id, item, State.EXPIRED, now, code=code, message=message)
+
+
+def _step_in_words(seconds_per_step: float | None) -> str:
+    if not seconds_per_step:
+        return ""
+    return f" A step of this run takes {seconds_per_step:.3g} s; a change waits for the next one."

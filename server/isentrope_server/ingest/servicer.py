@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -54,8 +56,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
-_SECONDS_BETWEEN_NOTES_OF_A_WATCH = 1_800.0
-"""Retention deletes runs without news for a day; this is often enough to keep a watched one."""
+_NOTES_UNTIL_SILENT = 3.0
+"""How often a connected shipper is noted within the time after which its run would be silent."""
 
 
 class TelemetryServicer(pb_grpc.TelemetryServicer):
@@ -67,6 +69,8 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         # Hashing and decoding megabytes would block the event loop. One thread: Python runs one at
         # a time, and every further one would delay requests that read.
         self._sorting = ThreadPoolExecutor(1, thread_name_prefix="sort-out")
+        # When each watched run was last noted in the store to be connected, by the monotonic clock.
+        self._noted_at: dict[str, float] = {}
 
     async def Hello(self, request: pb.HelloRequest, context: _Context) -> pb.HelloReply:
         if request.protocol_version != PROTOCOL_VERSION:
@@ -165,8 +169,11 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         newest_sent = 0
         # Control changes only: a heartbeat is due after a time without a control, however many
         # reports arrive.
-        with self._backend.hub.listening(request.run_id, ControlChanged) as listener:
-            must_read, dropped, noted_at = True, 0, time.monotonic()
+        with (
+            self._backend.hub.listening(request.run_id, ControlChanged) as listener,
+            self._forgetting_notes(request.run_id),
+        ):
+            must_read, dropped = True, 0
             while not self._backend.hub.closing.is_set():
                 if must_read:
                     snapshot = await self._write(
@@ -177,14 +184,12 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                     if snapshot is not None and snapshot.version > newest_sent:
                         newest_sent = snapshot.version
                         yield pb.WatchReply(control=to_pb(snapshot))
-                event = await listener.get(self._backend.settings.heartbeat_seconds)
+                event = await listener.get(self._heartbeat_seconds)
                 # A dropped event may have been a change of the control.
                 must_read = isinstance(event, ControlChanged) or listener.dropped > dropped
                 dropped = listener.dropped
                 if event is None and not self._backend.hub.closing.is_set():
-                    if time.monotonic() - noted_at >= _SECONDS_BETWEEN_NOTES_OF_A_WATCH:
-                        await self._note_watch(context, request.run_id, run_key)
-                        noted_at = time.monotonic()
+                    await self._note_watch(context, request.run_id, run_key)
                     yield pb.WatchReply(heartbeat=pb.Heartbeat())
 
     async def _take_in(self, context: _Context, sender: Sender, sorted_out: Sorted) -> Receipt:
@@ -214,17 +219,40 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
 
     async def _store(self, context: _Context, sender: Sender, sorted_out: Sorted) -> Receipt:
         rows = len(sorted_out.arrivals) + len(sorted_out.refused)
-        return await self._write(
+        receipt = await self._write(
             context,
             lambda t: take_in(t, sender, sorted_out, self._series, time.time()),
             sender.run_id,
             rows=rows,
         )
+        if sender.run_id in self._noted_at:
+            self._noted_at[sender.run_id] = time.monotonic()
+        return receipt
+
+    @property
+    def _seconds_between_notes(self) -> float:
+        return self._backend.settings.silent_after_seconds / _NOTES_UNTIL_SILENT
+
+    @property
+    def _heartbeat_seconds(self) -> float:
+        return min(self._backend.settings.heartbeat_seconds, self._seconds_between_notes)
+
+    @contextmanager
+    def _forgetting_notes(self, run_id: str) -> Iterator[None]:
+        """At the end of a Watch. Another rank's Watch then notes once more than needed."""
+        try:
+            yield
+        finally:
+            self._noted_at.pop(run_id, None)
 
     async def _note_watch(self, context: _Context, run_id: str, run_key: int) -> None:
-        """Note for all servers that the run's shipper is connected. A silent run stays silent: this
-        is not a report."""
-        at = time.time() - self._backend.settings.silent_after_seconds
+        """Note for all servers that the run's shipper is connected: its run is not silent, however
+        long a step takes. A run that has reported a moment ago needs no note."""
+        now = time.monotonic()
+        if now - self._noted_at.get(run_id, -math.inf) < self._seconds_between_notes:
+            return
+        self._noted_at[run_id] = now
+        at = time.time()
         await self._write(context, lambda t: runs.heard(t.connection, run_key, at), run_id)
 
     async def _write(

@@ -86,7 +86,7 @@ class Run(RunSummary):
 
 def find(connection: Connection, run_id: str, *, silent_after_seconds: float) -> Run | None:
     row = connection.execute(_described().where(runs.c.id == run_id)).one_or_none()
-    return None if row is None else _run_of(row, _silent_before(silent_after_seconds))
+    return None if row is None else _run_of(row, silent_after_seconds)
 
 
 def newest_named(connection: Connection, name: str) -> str | None:
@@ -101,14 +101,15 @@ def newest_named(connection: Connection, name: str) -> str | None:
 
 
 def count_by_status(connection: Connection, *, silent_after_seconds: float) -> dict[Status, int]:
-    status = _status_at(_silent_before(silent_after_seconds))
+    status = _status_at(connection, silent_after_seconds)
     # By its label: to PostgreSQL two expressions with parameters differ.
     query = (
-        select(status.label("status"), func.count().label("number"))
+        select(status.label("counted"), func.count().label("number"))
+        .join_from(runs, run_digests, run_digests.c.run_key == runs.c.key)
         .where(runs.c.state != DELETING)
-        .group_by("status")
+        .group_by("counted")
     )
-    found = {row.status: row.number for row in connection.execute(query)}
+    found = {row.counted: row.number for row in connection.execute(query)}
     return {one: found.get(one, 0) for one in Status}
 
 
@@ -312,26 +313,52 @@ def _described() -> Select[*tuple[Any, ...]]:
     )
 
 
-def _silent_before(silent_after_seconds: float) -> float:
-    """A running run that was last heard before this time is silent; in seconds since the epoch."""
-    return time.time() - silent_after_seconds
+_SILENT_STEPS = 5.0
+"""A run is silent no sooner than after so many of its own steps."""
 
 
-def _status_at(silent_before: float) -> ColumnElement[str]:
-    is_silent = and_(runs.c.state == Status.RUNNING, runs.c.last_heard_at < silent_before)
+def _status_at(connection: Connection, silent_after_seconds: float) -> ColumnElement[str]:
+    """The status now, over runs and their digests. A running run that was last heard longer ago
+    than that, and longer than five of its steps, is silent."""
+    now = time.time()
+    document, name = run_digests.c.digest, "seconds_per_step"
+    step: ColumnElement[Any]
+    if connection.dialect.name == SQLITE:
+        step = func.json_extract(document, f"$.{name}", type_=Double)
+    else:
+        step = cast(func.json_extract_path_text(document, name), Double)
+    is_silent = and_(
+        runs.c.state == Status.RUNNING,
+        runs.c.last_heard_at < now - silent_after_seconds,
+        runs.c.last_heard_at < now - _SILENT_STEPS * func.coalesce(step, 0.0),
+    )
     return case((is_silent, literal(str(Status.SILENT))), else_=runs.c.state)
 
 
-def _run_of(row: Row[*tuple[Any, ...]], silent_before: float, metrics: Sequence[str] = ()) -> Run:
+def _run_of(
+    row: Row[*tuple[Any, ...]], silent_after_seconds: float, metrics: Sequence[str] = ()
+) -> Run:
     """The run; of the newest values those of these metrics."""
     values = dict(row._mapping)
+    digest = _digest_of(values, metrics)
     state = Status(values.pop("state"))
-    silent = state is Status.RUNNING and values["last_heard_at"] < silent_before
+    of_steps = _SILENT_STEPS * ((digest and digest.seconds_per_step) or 0.0)
+    heard_ago = time.time() - values["last_heard_at"]
+    silent = state is Status.RUNNING and heard_ago > max(silent_after_seconds, of_steps)
     values["status"] = Status.SILENT if silent else state
     given = values.pop("given_name")
     values["name"] = values["name"] if given is None else given
-    values["digest"] = _digest_of(values, metrics)
+    values["digest"] = digest
     return Run(**values)
+
+
+def seconds_per_step(connection: Connection, run_key: int) -> float | None:
+    """That of the run's digest; None while it is not known."""
+    query = select(run_digests.c.digest).where(run_digests.c.run_key == run_key)
+    document = connection.execute(query).scalar_one_or_none()
+    if not isinstance(document, dict):
+        return None
+    return document.get("seconds_per_step")
 
 
 def _digest_of(run: Mapping[str, Any], metrics: Sequence[str]) -> RunDigest | None:
@@ -382,11 +409,12 @@ def page(
     """Runs, newest first, or those that need attention first, after the last one of the page
     before: its key, or (attention, key). With `sort`, one of SORTED_BY or one with `-` before it,
         by that column instead, after so many."""
-    before = _silent_before(silent_after_seconds)
-    query = _matching(connection, _described(), wanted, before).limit(limit)
+    query = _matching(connection, _described(), wanted, silent_after_seconds).limit(limit)
     attention, key = run_digests.c.attention, run_digests.c.run_key
     if sort:
-        keys = _sort_keys(connection, sort.removeprefix("-"), _status_at(before))
+        keys = _sort_keys(
+            connection, sort.removeprefix("-"), _status_at(connection, silent_after_seconds)
+        )
         in_order = (one.desc() if sort.startswith("-") else one.asc() for one in keys)
         query = query.order_by(*(one.nulls_last() for one in in_order), key.desc()).offset(
             after[0] if after else 0
@@ -401,7 +429,7 @@ def page(
         query = query.order_by(runs.c.key.desc())
         if after is not None:
             query = query.where(runs.c.key < after[0])
-    return [_run_of(row, before, metrics) for row in connection.execute(query)]
+    return [_run_of(row, silent_after_seconds, metrics) for row in connection.execute(query)]
 
 
 _OF_DIGEST = ("share_lost", "steps_to_three_quarters_lost", "entropy", "reward", "seconds_per_step")
@@ -480,8 +508,7 @@ def _json_value(document: ColumnElement[Any], place: Sequence[str]) -> ColumnEle
 def counts(connection: Connection, wanted: RunFilter, *, silent_after_seconds: float) -> RunCounts:
     """Count the runs that pass a filter, by status, level, project and tag; each field's own filter
     is ignored."""
-    before = _silent_before(silent_after_seconds)
-    status = _status_at(before)
+    status = _status_at(connection, silent_after_seconds)
     listed = select().select_from(runs).join(run_digests, run_digests.c.run_key == runs.c.key)
     listed = listed.where(runs.c.state != DELETING)
     tag, tags_of = _tags(connection)
@@ -493,7 +520,7 @@ def counts(connection: Connection, wanted: RunFilter, *, silent_after_seconds: f
             "counted"
         )
         query = query.order_by(desc("number"), "counted").limit(_NAMES_COUNTED)
-        rows = connection.execute(_matching(connection, query, wanted, before))
+        rows = connection.execute(_matching(connection, query, wanted, silent_after_seconds))
         return {row.counted: row.number for row in rows}
 
     statuses = counted(listed, status, replace(wanted, statuses=()))
@@ -504,7 +531,7 @@ def counts(connection: Connection, wanted: RunFilter, *, silent_after_seconds: f
     tags = counted(listed.join(tags_of, true()), tag, replace(wanted, tags=()))
     return RunCounts(
         total=connection.execute(
-            _matching(connection, listed.add_columns(func.count()), wanted, before)
+            _matching(connection, listed.add_columns(func.count()), wanted, silent_after_seconds)
         ).scalar_one(),
         statuses={one: statuses.get(one, 0) for one in Status},
         levels={one: levels.get(one, 0) for one in HealthLevel},
@@ -515,12 +542,12 @@ def counts(connection: Connection, wanted: RunFilter, *, silent_after_seconds: f
 
 def due_digests(connection: Connection, *, limit: int, silent_after_seconds: float) -> list[Run]:
     """Runs that changed since their digest was computed, the oldest digest first."""
-    before = _silent_before(silent_after_seconds)
     is_old = or_(
-        run_digests.c.position != runs.c.last_position, run_digests.c.status != _status_at(before)
+        run_digests.c.position != runs.c.last_position,
+        run_digests.c.status != _status_at(connection, silent_after_seconds),
     )
     query = _described().where(is_old).order_by(run_digests.c.computed_at).limit(limit)
-    return [_run_of(row, before) for row in connection.execute(query)]
+    return [_run_of(row, silent_after_seconds) for row in connection.execute(query)]
 
 
 def store_digest(
@@ -545,10 +572,13 @@ def store_digest(
 
 
 def _matching(
-    connection: Connection, query: Select[*tuple[Any, ...]], wanted: RunFilter, silent_before: float
+    connection: Connection,
+    query: Select[*tuple[Any, ...]],
+    wanted: RunFilter,
+    silent_after_seconds: float,
 ) -> Select[*tuple[Any, ...]]:
     """The query with a filter's conditions; it is over runs and their digests."""
-    status = _status_at(silent_before)
+    status = _status_at(connection, silent_after_seconds)
     if wanted.projects:
         query = query.where(runs.c.project.in_(wanted.projects))
     if wanted.statuses:
