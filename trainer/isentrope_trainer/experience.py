@@ -135,8 +135,9 @@ def score(
 
 PANEL_STEPS = 8
 """Updates until a completion of the panel is replaced: the policy's answers change."""
-FEWEST_DRAWN = 16
-"""Completions drawn before an update: of fewer the change says nothing."""
+FEWEST_DRAWN, MOST_DRAWN = 16, 32
+"""Completions drawn before an update: of fewer the change says nothing, more cost more than they
+tell."""
 _FIRST_PROBLEM = 1 << 30
 """Far from the problems that are trained on."""
 
@@ -160,9 +161,8 @@ class Panel:
         if not config.unseen:
             return
         updates = config.unseen * config.updates_per_batch
-        number = max(
-            FEWEST_DRAWN, config.prompts * config.group_size // (updates * state.ranks.size)
-        )
+        share = config.prompts * config.group_size // updates
+        number = min(max(share, FEWEST_DRAWN), MOST_DRAWN) // state.ranks.size or 1
         first = _FIRST_PROBLEM + (state.step * state.ranks.size + state.ranks.rank) * number
         drawn = state.policy.sample(
             [task.problem(first + index).prompt for index in range(number)],
