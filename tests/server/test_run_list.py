@@ -249,10 +249,12 @@ def test_parts_of_a_line_without_a_value_are_null(server: ServerInThread, rank: 
     assert (digest.entropy, digest.reward) == (0.5, 0.25)
 
 
-def test_the_largest_step_has_a_digest(server: ServerInThread, rank: Rank) -> None:
-    for step in (0, 2**63 - 1):
+@pytest.mark.parametrize("first", [0, 2**63 - 2])
+def test_the_largest_step_has_a_digest(server: ServerInThread, rank: Rank, first: int) -> None:
+    for step in (first, 2**63 - 1):
         rank.report(step, entropy__mean=1.0)
     renew(server)
+    assert server.http.get(f"{rank.path}/diagnosis").status_code == 200
     assert [value for value in digest_of(server, rank).entropy_line if value is not None] == [
         1.0,
         1.0,

@@ -18,9 +18,15 @@ from isentrope_server.counters import ServerFigures
 from isentrope_server.errors import error_body
 from isentrope_server.store import runs
 from isentrope_server.store.controls import count_by_state
-from isentrope_server.store.database import is_disk_full, is_standby, newest_version, version_of
+from isentrope_server.store.database import (
+    Database,
+    is_disk_full,
+    is_standby,
+    newest_version,
+    refuses_writes,
+    version_of,
+)
 from isentrope_server.store.reports.records import totals
-from isentrope_server.store.sqlite_file import DatabaseFileLost
 from isentrope_server.store.writer import WriterStopped
 from isentrope_wire import __version__
 from isentrope_wire.answers import Health
@@ -36,6 +42,16 @@ little."""
 
 
 _DISK_FULL = ("disk_full", "The disk of the database is full: reports wait with their trainers.")
+
+
+_UNWRITABLE_FILE = (
+    "The database takes no writes: its disk refuses them (mounted read only, a quota that is "
+    "used up, or an I/O error). Reports wait with their trainers."
+)
+_READ_ONLY = (
+    "database_unwritable",
+    "The database is read only (transaction_read_only): reports wait with their trainers.",
+)
 
 
 class Readiness:
@@ -64,8 +80,9 @@ async def tell_ready(request: Request, backend: BackendDep) -> JSONResponse:
     """Reports can be stored and read now: the database answers, its schema is this server's, its
     writer writes.
 
-    503 `not_ready` names the cause: `database_unreachable`, `disk_full`, `database_file` (removed,
-    replaced or damaged), `schema_differs`, `writer_stopped` or `writer_stuck`.
+    503 `not_ready` names the cause: `database_unreachable`, `disk_full`, `database_unwritable`,
+    `database_file` (removed, replaced or damaged, it or its -wal), `schema_differs`,
+    `writer_stopped` or `writer_stuck`.
     """
     readiness: Readiness = request.app.state.readiness
     cause, reason = await readiness.look(backend)
@@ -78,28 +95,36 @@ async def _examine(backend: Backend) -> tuple[str, str]:
     if not backend.writer.alive:
         return "writer_stopped", "The writer has stopped: reports can't be stored."
     try:
-        if backend.database.opened_file is not None:
-            backend.database.opened_file.check()
         if is_disk_full(backend.database):
             return _DISK_FULL
         async with asyncio.timeout(_READER_SECONDS):
             found = await backend.read(_look_at)
+        if backend.database.opened_file is not None:
+            backend.database.opened_file.check()
         async with asyncio.timeout(WRITER_SECONDS):
-            # Nothing, which costs no fsync but waits in the writer's queue; of no run, so that no
-            # other server is waited for.
-            await backend.write(lambda _: None, run_id="")
+            # It writes nothing, which costs no fsync but waits in the writer's queue; of no run, so
+            # that no other server is waited for.
+            if await backend.write(lambda t: refuses_writes(t.connection), run_id=""):
+                return _READ_ONLY
     except WriterStopped as error:
         return "writer_stopped", str(error)
-    except DatabaseFileLost as error:
-        return "database_file", str(error)
     except SQLAlchemyError as error:
-        if is_disk_full(backend.database, error):
-            return _DISK_FULL
-        # The reason is in the log only: the route needs no token.
-        return "database_unreachable", "The database doesn't answer."
+        return _cause_of(error, backend.database)
     except TimeoutError:
         return "writer_stuck", "The database doesn't take reports in time."
     return found
+
+
+def _cause_of(error: SQLAlchemyError, database: Database) -> tuple[str, str]:
+    if database.opened_file is not None and database.opened_file.fault:
+        return "database_file", database.opened_file.fault
+    if is_disk_full(database, error):
+        return _DISK_FULL
+    name = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
+    if name.startswith(("SQLITE_IOERR", "SQLITE_READONLY")):
+        return "database_unwritable", _UNWRITABLE_FILE
+    # The reason is in the log only: the route needs no token.
+    return "database_unreachable", "The database doesn't answer."
 
 
 def _look_at(connection: Connection) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from isentrope_server.store import controls, streams
 from isentrope_server.store.reports import attachments, series, steps
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
+from isentrope_server.store.tables import LARGEST_INTEGER
 from isentrope_wire import metrics, reports
 from isentrope_wire.answers import Alert
 from isentrope_wire.diagnosis.checks import FINDINGS
@@ -92,7 +93,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     if basis is not None and len(basis.early_entropies) == metrics.EARLY_STEPS:
         early = basis.early_entropies
     else:
-        beginning = StepRange(first=first, last=first + STEPS_READ)
+        beginning = StepRange(first=first, last=min(first + STEPS_READ, LARGEST_INTEGER))
         read = series.read(connection, run.key, [metrics.ENTROPY_MEAN], beginning)[
             metrics.ENTROPY_MEAN
         ]

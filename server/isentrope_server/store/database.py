@@ -15,12 +15,14 @@ same result as one writer:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from sqlite3 import Connection as SqliteConnection
+from sqlite3 import Error as SqliteError
 from typing import Any, TypeVar
 
 from alembic import command
@@ -157,6 +159,14 @@ def is_disk_full(database: Database, error: Exception | None = None) -> bool:
     )
 
 
+def refuses_writes(connection: Connection) -> bool:
+    """Whether a database server has writers read only, as managed ones do when their storage runs
+    out. `connection` is a writer's: readers are read only anyway."""
+    return _is_shared(connection) and (
+        connection.execute(text("SHOW transaction_read_only")).scalar_one() == "on"
+    )
+
+
 def is_standby(connection: Connection) -> bool:
     """Whether the database follows another one and takes no writes."""
     return _is_shared(connection) and bool(
@@ -227,11 +237,28 @@ def _watch(engine: Engine, file: OpenedFile, *, each_transaction: bool) -> None:
         # SQLite would make a new, empty file.
         file.check()
 
+    @event.listens_for(engine, "connect")
+    def count_opened(*_: object) -> None:
+        file.count_connection(1)
+
+    @event.listens_for(engine, "close")
+    def count_closed(*_: object) -> None:
+        file.count_connection(-1)
+
     if each_transaction:
 
         @event.listens_for(engine, "begin")
         def _on_begin(_connection: Connection) -> None:
             file.check()
+
+    else:
+
+        @event.listens_for(engine, "checkout")
+        def save_removed_log(connection: SqliteConnection, *_: object) -> None:
+            if file.fault:
+                # What a -wal without a name holds: the main file keeps it for the next start.
+                with contextlib.suppress(SqliteError):
+                    connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     @event.listens_for(engine, "handle_error")
     def _on_error(context: ExceptionContext) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
@@ -36,20 +37,46 @@ class OpenedFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._log_path = path.with_name(f"{path.name}-wal")
         self._identity: tuple[int, int] | None = None
+        self._log_identity: tuple[int, int] | None = None
+        self._connections = 0
+        self._counting = threading.Lock()
         self._fault = ""
 
     def opened(self) -> None:
         """Keep which file lies at the path: from now on it must be this one."""
         self._identity = _identity(self._path)
 
+    def count_connection(self, change: int) -> None:
+        """Keep that a connection was opened, 1, or closes, -1. The last one to close removes the
+        `-wal`."""
+        with self._counting:
+            self._connections += change
+            if not self._connections:
+                self._log_identity = None
+
+    @property
+    def fault(self) -> str:
+        """What `check` or `notice` has found, in a sentence; empty: nothing."""
+        return self._fault
+
     def check(self) -> None:
-        """Raise DatabaseFileLost where the file is not the one that was opened, or where damage was
-        found, even once. Costs one system call."""
+        """Raise DatabaseFileLost where the file or its `-wal` is not the one that was opened, or
+        where damage was found, even once. Costs two system calls."""
         if not self._fault and self._identity not in (None, _identity(self._path)):
             self._lost("was removed or replaced while the server runs")
+        if not self._fault and self._is_log_lost():
+            self._lost("lost its -wal, which was removed or replaced while the server runs")
         if self._fault:
             raise DatabaseFileLost(self._fault)
+
+    def _is_log_lost(self) -> bool:
+        with self._counting:
+            if not self._connections:
+                return False
+            self._log_identity = self._log_identity or _identity(self._log_path)
+            return self._log_identity not in (None, _identity(self._log_path))
 
     def notice(self, error: BaseException | None) -> None:
         """Keep that SQLite found the file damaged, where this is what an error says."""
