@@ -290,6 +290,9 @@ class SpoolTransport:
             SpoolTransport._last_wait_ends = wait_until
             time.sleep(ROUND_SECONDS)
             status = ShipperStatus.read(self.folder.status)
+        if status is not None:
+            # A run may end before its writer thread has read it.
+            self._pass_on(status.note)
         if status is None or status.state not in STUCK:
             return
         undelivered = self._writer.spooled_through - status.acked_through
