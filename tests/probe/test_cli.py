@@ -482,5 +482,5 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     result = CliRunner().invoke(frame.main, ["up"])
     assert result.exit_code == 1
     assert result.output == (
-        f"Error: `isentrope up` needs the extra server: {install_command('server')} (there is no fastapi).\n"
+        f"Error: `isentrope up` needs the extra server,dashboard: {install_command('server,dashboard')} (there is no fastapi).\n"
     )

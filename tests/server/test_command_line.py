@@ -266,6 +266,14 @@ def test_commands_find_the_server_of_their_home(
     )
 
 
+def test_runs_are_limited(server: ServerInThread, environment: dict[str, str | None]) -> None:
+    for number in range(3):
+        Rank(server, run_id=f"limited-{number}", project="limited")
+    listed = call("runs --project limited --limit 2 --json", environment).stdout
+    assert [run["id"] for run in json.loads(listed)] == ["limited-2", "limited-1"]
+    assert_one_sentence(call("runs --limit 0", environment), 2)
+
+
 def test_a_revert_takes_the_newest_applied_change_back(
     server: ServerInThread, environment: dict[str, str | None]
 ) -> None:

@@ -264,7 +264,11 @@ def _check_mode(replay: bool, llm: bool, training_options: dict[str, Any]) -> No
 
 def _show_address(server: ServerProcess, headless: bool) -> None:
     login_url = server.wait_until_ready()
-    click.echo(login_url)
+    # In a pipe it would stay in a log: it holds the owner's token, whose file the server names.
+    shown_url = server.url
+    if sys.stdout.isatty():
+        shown_url = login_url
+    click.echo(shown_url)
     if not headless:
         _open_browser(login_url)
 

@@ -63,6 +63,7 @@ url_option = click.option(
     show_default=True,
     help="The newest first, or runs that need attention first.",
 )
+@click.option("--limit", type=click.IntRange(min=1), help="Only so many.  [default: all]")
 @as_json_option
 @url_option
 def runs(
@@ -72,13 +73,20 @@ def runs(
     levels: tuple[str, ...],
     query: str | None,
     order: str,
+    limit: int | None,
     as_json: bool,
     url: str | None,
 ) -> None:
     """List runs with their health."""
     with _client(url) as client:
         found = client.runs(
-            project=projects, status=statuses, tag=tags, level=levels, q=query, order=order
+            project=projects,
+            status=statuses,
+            tag=tags,
+            level=levels,
+            q=query,
+            order=order,
+            limit=limit,
         )
     if as_json:
         click.echo(printing.as_json_text([asdict(run) for run in found]))

@@ -43,7 +43,12 @@ _EXTRA_OF_PACKAGE = {
     "isentrope_server": "server",
     "isentrope_trainer": "trainer",
 }
-_EXTRA_OF_COMMAND = {"mcp": "mcp", "reproduce": "reproduce", "watch": "watch"}
+_EXTRA_OF_COMMAND = {
+    "mcp": "mcp",
+    "reproduce": "reproduce",
+    "up": "server,dashboard",
+    "watch": "watch",
+}
 """Extras of commands that need another one than the rest of their package."""
 _COMMAND_IN_USE = "isentrope.command_in_use"
 
