@@ -15,11 +15,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import Dataset
 from torch import nn
+from trl import GRPOConfig
 
 import isentrope
 from isentrope.transport.spool_folder import find_spool_folders
 from isentrope_wire.reports import StepReport
+from tests.probe.integrations import tiny_trl
 from tests.probe.transport.fake_telemetry import on_disk
 from tests.system.running_server import RunningServer, clean_environment, free_port, wait_for
 
@@ -182,6 +185,37 @@ def test_every_line_is_tried() -> None:
     assert extras <= set(importlib.metadata.metadata("isentrope").get_all("Provides-Extra") or [])
 
 
+@pytest.mark.slow
+def test_trl_quick_start_reports_every_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in {"HOME": str(tmp_path), "MODE": "offline", "KERNELS": "reference"}.items():
+        monkeypatch.setenv(f"ISENTROPE_{name}", value)
+    args = GRPOConfig(
+        output_dir=str(tmp_path / "out"),
+        report_to="none",
+        max_steps=2,
+        per_device_train_batch_size=4,
+        num_generations=2,
+        max_completion_length=8,
+        save_strategy="no",
+        bf16=False,
+        use_cpu=True,
+    )
+    names = {
+        "model": tiny_trl.model(),
+        "reward": tiny_trl.reward,
+        "args": args,
+        "prompts": Dataset.from_list(tiny_trl.PROMPTS),
+        "tokenizer": tiny_trl.tokenizer(),
+    }
+    exec(SNIPPETS[0], names)  # noqa: S102
+    (spool,) = find_spool_folders(tmp_path)
+    reports = [message for message in on_disk(spool.path) if isinstance(message, StepReport)]
+    assert [report.step for report in reports] == [1, 2]
+    assert all("entropy/mean" in report.scalars for report in reports)
+
+
 def test_loop_reports_every_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, value in {"HOME": str(tmp_path), "MODE": "offline", "KERNELS": "reference"}.items():
         monkeypatch.setenv(f"ISENTROPE_{name}", value)
@@ -199,8 +233,8 @@ def test_loop_reports_every_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     batches = [batch() for _ in range(4)]
     optimizer = torch.optim.SGD(embedding.parameters(), lr=0.5)
-    names = {"batches": batches, "model": Model(), "optimizer": optimizer, "torch": torch}
-    exec(SNIPPETS[0], names)  # noqa: S102
+    names = {"batches": batches, "model": Model(), "optimizer": optimizer}
+    exec(SNIPPETS[1], names)  # noqa: S102
     (spool,) = find_spool_folders(tmp_path)
     reports = [message for message in on_disk(spool.path) if isinstance(message, StepReport)]
     assert [report.step for report in reports] == [1, 2, 3, 4]
@@ -208,10 +242,23 @@ def test_loop_reports_every_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert all("entropy/observed_change" in report.scalars for report in reports)
 
 
+def test_team_server_is_that_of_its_guide() -> None:
+    """The guide's lines are tried above."""
+    guide = (ROOT / "docs/server.md").read_text(encoding="utf-8")
+    (block,) = re.findall(
+        r"```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    assert block in guide
+
+
+def test_front_page_stays_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
+
+
 @pytest.mark.slow
 def test_client_pushes(server: RunningServer, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    exec(SNIPPETS[1], {"isentrope": isentrope, "run_id": run_id})  # noqa: S102
+    exec(SNIPPETS[2], {"isentrope": isentrope, "run_id": run_id})  # noqa: S102
     requested = isentrope.Client().control(run_id)
     assert requested.reason == "collapse"
