@@ -21,7 +21,7 @@ three one by one after its BEGIN; PostgreSQL at once, with locks before and a wo
 after."""
 
 
-PER_DIAGNOSIS = 17
+PER_DIAGNOSIS = 18
 """Of a run without alerts and pushed controls, also of one with many steps."""
 
 

@@ -307,7 +307,8 @@ class Course:
 
     @property
     def speeds_up(self) -> bool:
-        """Whether the last ten steps clearly went further than the ten before, the same way."""
+        """Whether the last ten steps clearly went further than the ten before, the same way, and so
+        far that a quarter is gone, or added, at the end of the forecast at this pace."""
         levels = [level for level, _ in self._moved]
         if len(levels) <= 4 * NEWEST_STEPS:
             return False
@@ -315,7 +316,8 @@ class Course:
         before = levels[-1 - 2 * NEWEST_STEPS] - levels[-1 - 4 * NEWEST_STEPS]
         # Of the difference of three medians of five.
         error = self._noise() * math.sqrt(math.pi / 2 * 6 / NEWEST_STEPS)
-        return newest * before > 0 and abs(newest) - abs(before) > _NOISES * error
+        is_faster = newest * before > 0 and abs(newest) - abs(before) > _NOISES * error
+        return is_faster and abs(newest) * AHEAD / (2 * NEWEST_STEPS) > -math.log(WATCH_LEFT)
 
     @property
     def urgency(self) -> int:

@@ -290,7 +290,7 @@ class Interrupts(TrainerCallback):
 def test_an_interrupted_trainer_is_attached_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the log advises works; without it nothing is said of steps that are not reported."""
+    """What the log advises works; without it two lines say that nothing is reported."""
     made, first, second = tiny_trl.trainer(tmp_path), InMemoryTransport(), InMemoryTransport()
     made.add_callback(Interrupts())
     attach(made, transport=first)
@@ -299,7 +299,8 @@ def test_an_interrupted_trainer_is_attached_again(
     with caplog.at_level(logging.WARNING, logger="isentrope"):
         made.train()
     assert [record.message[:26] for record in caplog.records if "isentrope" in record.name] == [
-        "The attached run has ended"
+        "The attached run has ended",
+        "The run has ended: what is",
     ]
     assert len(tiny_trl.reports(first)) == 1
     detach(made)
