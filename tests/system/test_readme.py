@@ -127,7 +127,8 @@ def test_demo_works(line: str, tmp_path: Path) -> None:
 def test_a_server_for_a_cluster_takes_reports_over_tls(tmp_path: Path) -> None:
     """The lines of its section, with this machine's name and free ports."""
     page = (ROOT / "docs/server.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```bash\n(.*?)```", page, flags=re.DOTALL)
+    section = page.split("## A server for a cluster")[1].split("\n### ")[0]
+    (block,) = re.findall(r"```bash\n(.*?)```", section, flags=re.DOTALL)
     certificate, up, create, export, doctor = [
         line.split("  #")[0]
         for line in block.replace("head-node", "localhost").splitlines()
