@@ -47,9 +47,12 @@ def own_fall(before: Sequence[float]) -> float:
     return max(0.0, -_slope(before[-REWARD_WINDOW:])) if len(before) >= REWARD_WINDOW // 2 else 0.0
 
 
-def reward_falls(own: float, since: Sequence[float], before: Sequence[float] = ()) -> str:
+def reward_falls(
+    own: float, since: Sequence[float], before: Sequence[float] = (), steps: int | None = None
+) -> str:
     """Why the hold is to end, in a sentence; empty where it goes on. `own` is `own_fall` when it
-    began; `before` has the rewards of the steps before it acted.
+    began; `before` has the rewards of the steps before it acted, `steps` how many it has acted for:
+    None where `since` has them all.
 
     It ends where the newest rewards are lower than those before it for certain (`lost_reward`), or
     fall:
@@ -63,7 +66,7 @@ def reward_falls(own: float, since: Sequence[float], before: Sequence[float] = (
     newest = since[-REWARD_WINDOW:]
     if len(newest) < REWARD_WINDOW:
         return ""
-    lost = lost_reward(before, since)
+    lost = lost_reward(before, since, len(since) if steps is None else steps)
     if lost:
         return _ended(f"the reward is {lost:.3g} lower than before it acted", newest)
     slope = _slope(newest)
@@ -439,4 +442,6 @@ class HoldController:
             memory.rewards.append(Reward(step, reward))
             if began is not None and memory.own_fall is not None and not memory.stopped:
                 since = [one.value for one in memory.rewards if one.step >= began]
-                memory.stopped = reward_falls(memory.own_fall, since, memory.rewards_before)
+                memory.stopped = reward_falls(
+                    memory.own_fall, since, memory.rewards_before, step - began + 1
+                )

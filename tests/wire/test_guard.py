@@ -66,6 +66,29 @@ def test_a_slow_loss_is_certain_by_levels() -> None:
     draw = random.Random(1)
     before = [0.36 + draw.gauss(0, 0.04) for _ in range(30)]
     slow = [0.36 - 0.0017 * step + draw.gauss(0, 0.04) for step in range(100)]
-    assert lost_reward(before, slow[:10]) == 0
-    assert lost_reward(before, slow) == pytest.approx(0.145, abs=0.03)
-    assert lost_reward(before[:5], slow) == 0
+    assert lost_reward(before, slow[:10], 10) == 0
+    assert lost_reward(before, slow, 100) == pytest.approx(0.145, abs=0.03)
+    assert lost_reward(before[:5], slow, 100) == 0
+
+
+def test_a_fall_from_before_is_not_its_harm() -> None:
+    falling = [0.9 - 0.004 * step for step in range(130)]
+    assert lost_reward(falling[:30], falling[30:], 100) == 0
+    flat = [0.8] * 30
+    assert lost_reward(flat, falling[30:], 100) == pytest.approx(0.8 - sum(falling[-30:]) / 30)
+
+
+def test_a_level_entropy_seldom_counts_as_harm() -> None:
+    """Of thirty runs without an effect, whose noise resembles the step before, in one at most."""
+    alarms = 0
+    for seed in range(30):
+        draw, course, guard, harms = random.Random(seed), Course(), ControlGuard(), 0
+        entropy = reward = 0.0
+        for step in range(120):
+            entropy = 0.5 * entropy + draw.gauss(0, 0.026)
+            reward = 0.5 * reward + draw.gauss(0, 0.04)
+            course.add(step, 1 + entropy, is_new_control=step == 40)
+            acting = CLIP if step >= 40 else None
+            harms += guard.step(int(step >= 40), acting, 0.5 + reward, course) is not None
+        alarms += harms > 0
+    assert alarms <= 1

@@ -10,11 +10,12 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, variance
+from statistics import fmean, median, variance
 from typing import Any
 
 from isentrope_wire.control import Control
-from isentrope_wire.diagnosis.course import Course
+from isentrope_wire.diagnosis.course import OVER_LEFT, Course
+from isentrope_wire.diagnosis.slope import autocorrelation, slopes_of_pairs
 
 WINDOW = 30
 """Newest rewards that are compared with as many before the control acted."""
@@ -22,23 +23,42 @@ LEAST = 10
 """Rewards that a comparison needs on each side."""
 SIGMAS = 4.0
 """Standard errors that the reward must have fallen by: the test is repeated each step."""
+LARGEST_AUTOCORRELATION = 0.5
+"""Counted with: a steady fall is autocorrelated too, and with more it would never be certain."""
 LEAST_SHARE = 0.1
 """Of the reward before, that it must have fallen by."""
 
 
-def lost_reward(before: Sequence[float], since: Sequence[float]) -> float:
+def lost_reward(before: Sequence[float], since: Sequence[float], steps: int = 0) -> float:
     """How much lower the newest rewards are than those before a control, where that is certain;
-    else 0.
+    else 0. `steps`: how many it has acted for; 0 counts every fall.
 
     The last WINDOW of each are compared, by their means: a slow loss shows there, too, which a slope
-    within the window would miss."""
+    within the window would miss. A fall that the reward had before goes on without the control,
+    and is not counted."""
     earlier, newest = before[-WINDOW:], since[-WINDOW:]
     if min(len(earlier), len(newest)) < LEAST:
         return 0.0
     lost = fmean(earlier) - fmean(newest)
-    error = math.sqrt(variance(earlier) / len(earlier) + variance(newest) / len(newest))
+    if steps:
+        steps_between = steps + (len(earlier) - len(newest)) / 2
+        lost -= max(0.0, -_slope(earlier)) * steps_between
+    error = math.hypot(_error_of_mean(earlier), _error_of_mean(newest))
     is_certain = lost > SIGMAS * error and lost > LEAST_SHARE * abs(fmean(earlier))
     return lost if is_certain else 0.0
+
+
+def _slope(rewards: Sequence[float]) -> float:
+    return median(slopes_of_pairs([*enumerate(rewards)]))
+
+
+def _error_of_mean(rewards: Sequence[float]) -> float:
+    """Standard error of the mean around the rewards' own line, widened for rewards that resemble
+    the one before."""
+    slope = _slope(rewards)
+    residuals = [reward - slope * step for step, reward in enumerate(rewards)]
+    alike = autocorrelation(residuals, at_most=LARGEST_AUTOCORRELATION)
+    return math.sqrt(variance(residuals) / len(residuals) * (1 + alike) / (1 - alike))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +119,7 @@ class ControlGuard:
             self.since.append(reward)
         if control is None or control.hold is not None or version == 0:
             return None
-        lost = lost_reward(list(self.rewards), list(self.since))
+        lost = lost_reward(list(self.rewards), list(self.since), self.steps)
         if not lost and not self._passes_early_level(course):
             return None
         before = Control() if self.before is None else Control.from_document(self.before)
@@ -112,9 +132,11 @@ class ControlGuard:
         )
 
     def _passes_early_level(self, course: Course) -> bool:
-        """Whether it lifted the entropy from below the early level to above it, and goes on."""
+        """Whether it lifted the entropy from below the early level to above it, by an eighth at
+        least, and goes on: a level entropy crosses its early level by noise alone."""
         early, pace = course.early.level, course.pace
         if early is None or early <= 0 or pace is None:
             return False
         was_below = self.level < math.log(early)
-        return was_below and course.level > math.log(early) and pace.direction > 0
+        is_lifted = course.level - self.level > -math.log(OVER_LEFT)
+        return was_below and is_lifted and course.level > math.log(early) and pace.direction > 0

@@ -35,6 +35,8 @@ _JUDGED = (
     *(metrics.ENTROPY_GAIN, metrics.ENTROPY_UNSEEN_CHANGE, metrics.ENTROPY_OBSERVED_CHANGE),
 )
 _OF_HOLDS = ("hold_ended", "hold_waits")
+_HOLD_ALERTS = 100
+"""Newest alerts about holds that are looked through."""
 _HOLD_STEPS = 200
 """Newest steps that a hold is judged by."""
 
@@ -96,18 +98,22 @@ def _verdicts(
             is_over=replaced_at is not None or run.status.is_over,
         )
         if verdict is not None and version.hold is not None:
-            verdict = _about_a_hold(connection, run, verdict, step)
+            verdict = _about_a_hold(connection, run, verdict, (step, end))
         if verdict is not None:
             given[version.version] = verdict
     return given
 
 
-def _about_a_hold(connection: Connection, run: Run, verdict: Verdict, applied: int) -> Verdict:
-    """A hold that ended, or waits, says when and why, as its alert does."""
-    newest = attachments.newest_alerts(connection, run.key, kinds=_OF_HOLDS, limit=1)
-    if not newest or newest[0][1].step < applied:
+def _about_a_hold(
+    connection: Connection, run: Run, verdict: Verdict, under: tuple[int, int]
+) -> Verdict:
+    """A hold that ended, or waits, says when and why, as its alert does; `under` has the first and
+    the last step under it, for another hold may have followed."""
+    first, last = under
+    newest = attachments.newest_alerts(connection, run.key, kinds=_OF_HOLDS, limit=_HOLD_ALERTS)
+    alert = next((alert for _, alert in newest if first <= alert.step <= last), None)
+    if alert is None:
         return verdict
-    alert = newest[0][1]
     if alert.kind == "hold_waits":
         waits = verdict.outcome == Outcome.WAITING
         return replace(verdict, message=alert.message) if waits else verdict

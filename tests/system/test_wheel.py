@@ -1,0 +1,45 @@
+"""The built wheel installs and works in an empty environment, without the clone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*words: object, folder: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if "ISENTROPE" not in name}
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=folder,
+        env=environment | {"ISENTROPE_HOME": str(folder / "home")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_wheel_works_without_the_clone(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT, folder=tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    run(sys.executable, "-m", "venv", tmp_path / "venv", folder=tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", wheel, folder=tmp_path)
+    isentrope = python.with_name("isentrope")
+    assert run(isentrope, "--version", folder=tmp_path).startswith("isentrope, version 0.1")
+    assert "diagnose" in run(isentrope, "--help", folder=tmp_path)
+    log = tmp_path / "log.jsonl"
+    rows = [{"step": step, "reward": 0.1 + 0.005 * step, "entropy": 1.0} for step in range(60)]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    findings = json.loads(run(isentrope, "diagnose", log, "--json", folder=tmp_path))
+    assert findings["findings"] == []
