@@ -136,8 +136,8 @@ def score(
 PANEL_STEPS = 8
 """Updates until a completion of the panel is replaced: the policy's answers change."""
 FEWEST_DRAWN, MOST_DRAWN = 16, 32
-"""Completions drawn before an update: of fewer the change says nothing, more cost more than they
-tell."""
+"""Completions drawn before an update: of fewer the change says little, more cost more than they
+tell. A small batch draws an eighth of its completions."""
 _FIRST_PROBLEM = 1 << 30
 """Far from the problems that are trained on."""
 
@@ -160,9 +160,9 @@ class Panel:
         """Draw with a generator of its own: the run's own makes the same draws without."""
         if not config.unseen:
             return
-        updates = config.unseen * config.updates_per_batch
-        share = config.prompts * config.group_size // updates
-        number = min(max(share, FEWEST_DRAWN), MOST_DRAWN) // state.ranks.size or 1
+        of_update = config.prompts * config.group_size // config.updates_per_batch
+        fewest = min(FEWEST_DRAWN, of_update // 8)
+        number = min(max(of_update // config.unseen, fewest), MOST_DRAWN) // state.ranks.size or 1
         first = _FIRST_PROBLEM + (state.step * state.ranks.size + state.ranks.rank) * number
         drawn = state.policy.sample(
             [task.problem(first + index).prompt for index in range(number)],
