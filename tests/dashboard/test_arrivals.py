@@ -145,6 +145,7 @@ def test_back_leaves_the_tabs_of_a_run(site: Site, page: Page) -> None:
     for tab in ("Metrics", "Config"):
         page.get_by_role("tab", name=tab).click()
         expect(active).to_have_text(tab)
+        page.wait_for_timeout(1500)  # a click while the tab is drawn is lost on a busy machine
     for tab in ("Metrics", "Overview"):
         page.go_back()
         expect(active).to_have_text(tab)
