@@ -474,6 +474,13 @@ def test_from_a_quarter_lost_there_is_something_to_do(lost: float) -> None:
     Control.from_document(suggestion.control)
 
 
+def test_no_hold_beyond_any_vocabularys_entropy() -> None:
+    """A loop's own number by the name of the entropy, 300 times what can be."""
+    answer = diagnose(run(lambda step: 600.0 if step < 20 else 300.0, 41))
+    assert answer.level == HealthLevel.ACT
+    assert answer.suggestion is None
+
+
 def test_a_recovery_is_not_stopped() -> None:
     back = run(lambda step: 0.6 if step < 4 else 0.1 + 0.002 * step, 60, last=last(4.0))
     answer = diagnose(back)

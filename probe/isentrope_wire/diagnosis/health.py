@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import Any
 
 from isentrope_wire.answers import Alert, HealthLevel, Status
-from isentrope_wire.control import Control, Hold, Scope
+from isentrope_wire.control import LARGEST_ENTROPY, Control, Hold, Scope
 from isentrope_wire.control_answers import (
     ControlVersion,
     EffectCurves,
@@ -732,8 +732,8 @@ def _hold_here(state: _State, direction: int, why: str) -> Suggestion | None:
     ):
         return None
     target = float(f"{course.entropy:.2g}")
-    if target <= 0:
-        return None
+    if not 0 < target <= LARGEST_ENTROPY:
+        return None  # a loop's own number by the name of the entropy: no vocabulary has that many
     control = Control(hold=Hold(target_entropy=target).to_document(), reason=why)
     action, active = _decision(state, control), state.measured.active
     if (
