@@ -20,7 +20,7 @@ from unittest import mock
 from playwright.sync_api import Page, ViewportSize
 
 from tests.browsing import chromium
-from tests.trainer.running_demo import running_demo
+from tests.trainer.running_demo import login_address, running_demo
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 STEPS_A_SECOND = 0.25
@@ -45,7 +45,7 @@ def main(folder: Path) -> None:
         running_demo("--replay", "--speed", str(STEPS_A_SECOND), longest_seconds=400) as (
             _,
             origin,
-            login,
+            _,
             run,
         ),
         chromium() as browser,
@@ -53,7 +53,7 @@ def main(folder: Path) -> None:
         pages = {}
         for scheme in SCHEMES:
             context = browser.new_context(viewport=SIZE, color_scheme=scheme, device_scale_factor=1)
-            context.request.get(login, max_redirects=0)
+            context.request.get(login_address(origin), max_redirects=0)
             while not context.request.get(f"{origin}/api/v1/runs/{run}/steps/5").ok:
                 time.sleep(0.5)
             pages[scheme] = context.new_page()

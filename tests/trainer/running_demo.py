@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import psutil  # type: ignore[import-untyped]
 
+from isentrope_wire import environment
 from tests.system.running_server import free_port
 
 ISENTROPE = (sys.executable, "-m", "isentrope")
@@ -48,6 +49,12 @@ def running_demo(
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
+
+
+def login_address(origin: str) -> str:
+    """Logs a browser in as the owner: the demo prints no token into a pipe."""
+    token = environment.owner_token_file().read_text(encoding="utf-8").strip()
+    return f"{origin}/?token={token}"
 
 
 def _kill_with_descendants(pid: int) -> None:
