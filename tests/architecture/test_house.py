@@ -25,6 +25,7 @@ PACKAGES = [
         "server/isentrope_server",
         "dashboard/isentrope_dashboard",
         "trainer/isentrope_trainer",
+        "trainer/papers/isentrope_papers",
     )
 ]
 SOURCES = sorted(

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def run(*words: object, folder: Path) -> str:
+def run(*words: object, folder: Path, exit_status: int = 0) -> str:
     environment = {name: value for name, value in os.environ.items() if "ISENTROPE" not in name}
     done = subprocess.run(
         [str(word) for word in words],
@@ -23,8 +23,8 @@ def run(*words: object, folder: Path) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == exit_status, done.stderr
+    return done.stdout + done.stderr
 
 
 @pytest.mark.slow
@@ -43,3 +43,5 @@ def test_the_wheel_works_without_the_clone(tmp_path: Path) -> None:
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
     findings = json.loads(run(isentrope, "diagnose", log, "--json", folder=tmp_path))
     assert findings["findings"] == []
+    elsewhere = run(isentrope, "reproduce", "--quick", folder=tmp_path, exit_status=1)
+    assert "clone" in elsewhere

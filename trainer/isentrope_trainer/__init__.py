@@ -9,7 +9,9 @@ Read `loop.py` first. Then:
 - `algorithms/`: advantages and losses
 - `training_state.py`: what changes while a run trains, and checkpoints; the processes that share it
 - `reference_run.py`: warm start, probe and loop put together
-- `reproduce/`: the papers' figures
 - `commands.py`, `server_process.py`: `isentrope train` and `isentrope demo`
-- `recording.py`, `record.py`: the recorded run of `isentrope demo --replay`
+- `recording.py`: the recorded run of `isentrope demo --replay`
+
+Beside it, in `papers/`, which a clone has and the wheel has not: the papers' figures, and the
+script that records that run.
 """

@@ -28,7 +28,7 @@ COMMANDS = {
     "export": "isentrope.cli.commands:export",
     "mcp": "isentrope.cli.commands:mcp",
     "metrics": "isentrope.cli.commands:metrics",
-    "reproduce": "isentrope_trainer.reproduce.commands:reproduce",
+    "reproduce": "isentrope_papers.commands:reproduce",
     "restore": "isentrope_server.commands:restore",
     "runs": "isentrope.cli.commands:runs",
     "sync": "isentrope.cli.commands:sync",
@@ -40,12 +40,12 @@ COMMANDS = {
 
 _EXTRA_OF_PACKAGE = {
     "isentrope": "probe",
+    "isentrope_papers": "reproduce",
     "isentrope_server": "server",
     "isentrope_trainer": "trainer",
 }
 _EXTRA_OF_COMMAND = {
     "mcp": "mcp",
-    "reproduce": "reproduce",
     "up": "server,dashboard",
     "watch": "watch",
 }
@@ -78,7 +78,7 @@ class LazyCommands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
-            return None
+            return _command_of_a_clone() if cmd_name == "reproduce" else None
         ctx.meta[_COMMAND_IN_USE] = cmd_name
         module, attribute = COMMANDS[cmd_name].split(":")
         try:
@@ -128,6 +128,23 @@ def _errors_in_one_sentence() -> Iterator[None]:
         raise WronglyUsed(str(error)) from error
     except IsentropeError as error:
         raise Failed(str(error)) from error
+
+
+def _command_of_a_clone() -> click.Command:
+    """`isentrope reproduce` where there is no clone: it says where it is."""
+
+    def fail(**_: Any) -> None:
+        raise Failed(
+            "`isentrope reproduce` is not in the package: clone the repository, "
+            "then run `make reproduce` there."
+        )
+
+    return click.Command(
+        "reproduce",
+        callback=fail,
+        context_settings={"ignore_unknown_options": True},
+        params=[click.Argument(["arguments"], nargs=-1)],
+    )
 
 
 def _command_of_a_missing_extra(name: str, error: ModuleNotFoundError) -> click.Command:
