@@ -32,6 +32,7 @@ CALLS: dict[tuple[str, str], Call[Any]] = {
     ("PATCH", _RUN_PATH): calls.edit_run(RUN, notes="seen", tags=["a"]),
     ("DELETE", _RUN_PATH): calls.delete_run("over"),
     ("GET", f"{_RUN_PATH}/diagnosis"): calls.diagnosis(RUN),
+    ("GET", f"{_RUN_PATH}/checks"): calls.checks(RUN),
     ("GET", f"{_RUN_PATH}/metrics"): calls.latest(RUN),
     ("GET", f"{_RUN_PATH}/metrics/series"): calls.series(RUN, "x"),
     ("GET", f"{_RUN_PATH}/steps/{{step}}"): calls.step(RUN, 0),

@@ -16,6 +16,9 @@ from isentrope_server.digests import renew_digests
 from isentrope_wire.answers import HealthLevel
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import Outcome
+from isentrope_wire.diagnosis.check_states import CheckStatus
+from isentrope_wire.diagnosis.checks import FINDINGS, cure_of
+from isentrope_wire.diagnosis.course import DIRECTIONS
 from isentrope_wire.reports import Alert, AlertLevel, ControlOutcome, OutcomeState, StepReport
 from isentrope_wire.what_if import WhatIfSums
 from tests.server.in_thread import ServerInThread
@@ -69,6 +72,34 @@ def test_a_stored_collapse_is_diagnosed(client: Client, collapsed: Rank) -> None
     assert found.alert is not None
     assert (found.alert.kind, found.alert.step) == ("collapse", 30)
     assert found.verdict is None
+
+
+def test_each_check_says_what_it_found_or_needs(client: Client, server: ServerInThread) -> None:
+    rank = Rank(server)
+    cut = Alert(
+        kind="zero_advantage",
+        level=AlertLevel.ACT,
+        message="All wrong.",
+        words={"cause": "too_hard"},
+    )
+    for step in range(1, 31):
+        scalars = {"entropy": 1.0, "completions/mean_length": 90.0, "eval/accuracy": 0.4}
+        alerts = {25: (cut,)}.get(step, ())
+        rank.send(StepReport(step=step, recorded_at=1.0, scalars=scalars, alerts=alerts))
+    states = {state.kind: state for state in client.checks(rank.run_id)}
+    assert states.keys() == {*FINDINGS, *DIRECTIONS}
+    found = states["zero_advantage"]
+    assert (found.status, found.level, found.step) == (CheckStatus.FOUND, AlertLevel.ACT, 25)
+    assert (found.message, found.needs) == ("All wrong.", "")
+    assert found.cure == cure_of("zero_advantage", "too_hard")
+    clear = [kind for kind, state in states.items() if state.status == CheckStatus.CLEAR]
+    assert clear == ["collapse", "explosion", "length"]
+    # The held-out score is there, the reward is not.
+    assert states["reward_hacking"].status == CheckStatus.NO_DATA
+    assert states["truncation"].needs == "the share of cut completions (completions/clipped_ratio)"
+    young = Rank(server)
+    young.send(StepReport(step=1, recorded_at=1.0, scalars={"entropy": 1.0}))
+    assert client.checks(young.run_id)[0].status == CheckStatus.WAITS
 
 
 def test_the_suggestion_agrees_with_its_preview_and_with_what_if(

@@ -15,6 +15,7 @@ import click
 from isentrope.cli.log_files import Steps, read_log
 from isentrope.statistics.alerts import AlertWatch
 from isentrope_wire import metrics
+from isentrope_wire.diagnosis.check_states import ENTROPY_NEEDED
 from isentrope_wire.diagnosis.checks import LEAST, cure_of, missing, reason_for_health
 from isentrope_wire.diagnosis.course import DIRECTIONS
 from isentrope_wire.errors import ConfigurationError
@@ -81,7 +82,7 @@ def diagnosis_of(steps: Steps) -> LogDiagnosis:
         )
     no_data = {check.kind: check.needs for check in missing(watch.measures)}
     if watch.measures.trace(metrics.ENTROPY_MEAN) is None:
-        no_data |= dict.fromkeys(DIRECTIONS, "the mean entropy (entropy)")
+        no_data |= dict.fromkeys(DIRECTIONS, ENTROPY_NEEDED)
     in_order = sorted(findings.values(), key=lambda finding: finding.step)
     level = max((finding.level for finding in in_order), key=_ORDER.index, default="healthy")
     if in_order:

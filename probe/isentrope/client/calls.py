@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from isentrope_wire import answers, control_answers
 from isentrope_wire.control import Control
+from isentrope_wire.diagnosis.check_states import CheckState
 from isentrope_wire.diagnosis.health import Diagnosis, Preview
 
 Answer_co = TypeVar("Answer_co", covariant=True)
@@ -58,6 +59,7 @@ def _run(run_id: str) -> str:
 
 run = _OfRun("", answers.RunDetail)
 diagnosis = _OfRun("/diagnosis", Diagnosis)
+checks = _OfRun("/checks", answers.Page[CheckState])
 latest = _OfRun("/metrics", answers.Page[answers.LatestMetric])
 export = _OfRun("/export", bytes)
 tokens = _OfRun("/tokens", answers.TopTokens)

@@ -19,6 +19,7 @@ from isentrope.client.connection import ApiError, Connection
 from isentrope_wire import answers
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion, EntropyPerformance, RunControl
+from isentrope_wire.diagnosis.check_states import CheckState
 from isentrope_wire.diagnosis.health import Diagnosis
 
 Columns = dict[str, list[Any]]
@@ -75,6 +76,10 @@ class Client(Connection):
         """How a run is doing now: its level, one sentence, the cause, and the control that would
         stop a collapse."""
         return self.ask(calls.diagnosis(run_id))
+
+    def checks(self, run_id: str) -> list[CheckState]:
+        """Every check of why a run does not learn: what it found, or what would give it data."""
+        return self.ask(calls.checks(run_id)).items
 
     def metric_names(self, run_id: str) -> list[str]:
         """Names of the metrics that a run has reported."""

@@ -275,9 +275,14 @@ def diagnose(measured: Measured) -> Diagnosis:
 def recent_findings(measured: Measured, age: int) -> list[Alert]:
     """What the checks found in the newest fifth of the run, 50 steps at least; the first in time
     first. An alert is never withdrawn, so older ones say nothing of now."""
-    since = (measured.step or 0) - max(_RECENT_STEPS, age // 5)
+    since = counts_since(measured.step or 0, age)
     recent = [alert for alert in measured.findings if alert.step >= since]
     return sorted(recent, key=lambda alert: alert.step)
+
+
+def counts_since(step: int, age: int) -> int:
+    """The first step whose findings still count at a step of a run of this age."""
+    return step - max(_RECENT_STEPS, age // 5)
 
 
 def findings_in_words(findings: Sequence[Alert]) -> str:

@@ -24,7 +24,7 @@ from isentrope_server.api.dependencies import (
 )
 from isentrope_server.api.responses import json_answer
 from isentrope_server.backend import Backend
-from isentrope_server.control.diagnosis import measured
+from isentrope_server.control.diagnosis import measured, states_of_checks
 from isentrope_server.control.versions import run_control
 from isentrope_server.errors import Conflict, NotFound
 from isentrope_server.store import access, removal, runs, streams
@@ -43,6 +43,7 @@ from isentrope_wire.answers import (
     RunSummary,
     Status,
 )
+from isentrope_wire.diagnosis.check_states import CheckState
 from isentrope_wire.diagnosis.health import Diagnosis, diagnose
 from isentrope_wire.numbers import part_of, plain_json
 from isentrope_wire.reports import NAME_CHARACTERS, cut, is_visible
@@ -307,3 +308,11 @@ async def get_diagnosis(run: RunDep, backend: BackendDep) -> Diagnosis:
     The level is that of the newest steps, by the rules of the alerts; a control that helps ends it.
     """
     return await read_of(backend, run, lambda connection: diagnose(measured(connection, run)))
+
+
+@router.get("/runs/{run_id}/checks")
+async def list_checks(run: RunDep, backend: BackendDep) -> Page[CheckState]:
+    """Every check of why a run does not learn: what it found in the newest fifth of the run (50
+    steps at least), or that it has no data, and what would give it some."""
+    items = await read_of(backend, run, lambda connection: states_of_checks(connection, run))
+    return Page(items=items, next_cursor=None)

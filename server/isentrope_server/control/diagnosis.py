@@ -21,10 +21,11 @@ from isentrope_server.store.runs import Run
 from isentrope_server.store.tables import LARGEST_INTEGER
 from isentrope_wire import metrics, reports
 from isentrope_wire.answers import Alert
+from isentrope_wire.diagnosis.check_states import CheckState, check_states
 from isentrope_wire.diagnosis.checks import FINDINGS
 from isentrope_wire.diagnosis.course import DIRECTIONS, STEPS_READ
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps
-from isentrope_wire.diagnosis.health import Measured
+from isentrope_wire.diagnosis.health import Measured, counts_since
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, change_parts
 
 _COURSE = (
@@ -170,6 +171,20 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
             None,
         ),
     )
+
+
+def states_of_checks(connection: Connection, run: Run) -> list[CheckState]:
+    """Every check, with what it found lately."""
+    first, last = first_step(connection, run), run.step
+    if first is None or last is None:
+        return check_states((), {}, 0)
+    age = last - first + 1
+    newest = attachments.newest_alerts(
+        connection, run.key, kinds=(*FINDINGS, *DIRECTIONS), limit=_FINDINGS_READ
+    )
+    since = counts_since(last, age)
+    findings = {alert.kind: alert for _, alert in reversed(newest) if alert.step >= since}
+    return check_states(series.names(connection, run.key), findings, age)
 
 
 def _overshoot(connection: Connection, run: Run, version: int) -> Alert | None:

@@ -25,6 +25,7 @@ ROUTE_SCOPES: dict[tuple[str, str], TokenScope] = {
     ("DELETE", "/api/v1/runs/{run_id}"): TokenScope.ADMIN,
     ("POST", "/api/v1/runs/{run_id}/link"): TokenScope.ADMIN,
     ("GET", "/api/v1/runs/{run_id}/diagnosis"): TokenScope.READ,
+    ("GET", "/api/v1/runs/{run_id}/checks"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/metrics"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/metrics/series"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/steps/{step}"): TokenScope.READ,

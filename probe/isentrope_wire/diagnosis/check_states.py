@@ -1,0 +1,98 @@
+"""Where each check of a run stands: it found something, found nothing, judges later, or has no
+data and what would give it some."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from isentrope_wire import metrics
+from isentrope_wire.answers import Alert
+from isentrope_wire.diagnosis.checks import CHECKS, LEAST, cure_of
+from isentrope_wire.diagnosis.course import DIRECTIONS
+from isentrope_wire.diagnosis.measures import Measures
+from isentrope_wire.numbers import Answer
+from isentrope_wire.reports import ALERT_KINDS, AlertLevel
+
+ENTROPY_NEEDED = "the mean entropy (entropy)"
+
+
+class CheckStatus(StrEnum):
+    """Where a check stands."""
+
+    FOUND = "found"
+    CLEAR = "clear"
+    """It judges, and found nothing lately."""
+    WAITS = "waits"
+    """It has data; it judges from the twentieth step on."""
+    NO_DATA = "no_data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckState(Answer):
+    """One check of a run."""
+
+    kind: str
+    """As that of its alert."""
+    title: str
+    status: CheckStatus
+    level: AlertLevel | None
+    """Of what was found; null where nothing was."""
+    step: int | None
+    """At which it was found."""
+    message: str
+    """What was found."""
+    cure: str
+    """What to do about it."""
+    needs: str
+    """What would give it data; empty where it has some."""
+
+
+def check_states(
+    names: Collection[str], findings: Mapping[str, Alert], steps: int
+) -> list[CheckState]:
+    """Every check of a run of so many steps that reported these metrics; `findings`: the alert of
+    each kind that still counts."""
+    measures = Measures()
+    measures.add(dict.fromkeys(names, 0.0))
+    needs = dict.fromkeys(DIRECTIONS, "")
+    if measures.trace(metrics.ENTROPY_MEAN) is None:
+        needs = dict.fromkeys(DIRECTIONS, ENTROPY_NEEDED)
+    for check in CHECKS:
+        needs[check.kind] = ""
+        if not check.is_measured(measures):
+            needs[check.kind] = check.needs
+    return [
+        _state(kind, what, findings.get(kind), is_early=steps < LEAST)
+        for kind, what in needs.items()
+    ]
+
+
+def _state(kind: str, needs: str, alert: Alert | None, *, is_early: bool) -> CheckState:
+    status = CheckStatus.CLEAR
+    if is_early:
+        status = CheckStatus.WAITS
+    if needs:
+        status = CheckStatus.NO_DATA
+    if alert is None:
+        return CheckState(
+            kind=kind,
+            title=ALERT_KINDS[kind],
+            status=status,
+            level=None,
+            step=None,
+            message="",
+            cure="",
+            needs=needs,
+        )
+    return CheckState(
+        kind=kind,
+        title=ALERT_KINDS[kind],
+        status=CheckStatus.FOUND,
+        level=alert.level,
+        step=alert.step,
+        message=alert.message,
+        cure=cure_of(kind, str(alert.evidence.get("cause") or "")),
+        needs="",
+    )
