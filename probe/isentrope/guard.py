@@ -1,18 +1,28 @@
-"""A failure of the probe's own code never ends the training loop it runs in."""
+"""A failure of the probe's own code never ends the training loop it runs in; slow code of others
+delays no report."""
 
 from __future__ import annotations
 
 import logging
 import os
+import queue
 import signal
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
+from typing import TypeVar
 
 from isentrope_wire.errors import IsentropeError
 
 logger = logging.getLogger("isentrope")
+
+_T = TypeVar("_T")
+SLOW_SECONDS = 0.1
+REST = 3.0
+"""After slow work, so many times its seconds pass before the next: it holds the interpreter's lock,
+which the training thread waits for."""
 
 
 class Guard:
@@ -158,3 +168,81 @@ class Protected:
             and not isinstance(error, self._passes)
             and self._guard.count(self._what, error)
         )
+
+
+class OutOfTime(Exception):
+    """Raised inside work that nobody waits for any more."""
+
+
+class _Work:
+    def __init__(self, make: Callable[[], object]) -> None:
+        self.make = make
+        self.error: Exception | None = None
+        self.done = threading.Event()
+
+
+class LimitedWork:
+    """Does work on a daemon thread of its own; who asks waits a moment, and then goes on without.
+
+    For one asking thread. Only one work is done at a time, and what comes while one is late, or
+    soon after a slow one, is not done at all.
+    """
+
+    def __init__(self, what: str, seconds: float) -> None:
+        """`what` is done, for the log; `seconds` is the longest wait."""
+        self._what, self._seconds = what, seconds
+        self._waiting: queue.SimpleQueue[_Work] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._last: _Work | None = None
+        self._deadline = self._not_before = 0.0
+        self._warned = False
+
+    def do(self, make: Callable[[], _T]) -> _T | None:
+        """What `make` gives, or raises; None where it takes too long, or has no turn."""
+        if self._last is not None and not self._last.done.is_set():
+            return None
+        if time.monotonic() < self._not_before:
+            return None
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._work, name=f"isentrope-{self._what}", daemon=True
+            )
+            self._thread.start()
+        made: list[_T] = []
+        self._last = work = _Work(lambda: made.append(make()))
+        self._deadline = time.monotonic() + self._seconds
+        self._waiting.put(work)
+        if not work.done.wait(self._seconds) or isinstance(work.error, OutOfTime):
+            self._warn()
+            return None
+        if work.error is not None:
+            raise work.error
+        return made[0]
+
+    def check_time(self) -> None:
+        """For the work itself, between two parts of it. OutOfTime: nobody waits for it any more."""
+        if threading.current_thread() is self._thread and time.monotonic() > self._deadline:
+            raise OutOfTime
+
+    def _work(self) -> None:
+        while True:
+            work = self._waiting.get()
+            began = time.monotonic()
+            try:
+                work.make()
+            except Exception as error:  # noqa: BLE001  # raised by who asks
+                work.error = error
+            ended = time.monotonic()
+            if ended - began > SLOW_SECONDS:
+                self._not_before = ended + REST * (ended - began)
+            work.done.set()
+
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "Making %s took longer than %g s: reports go without where it is so slow. "
+                "Training is not delayed.",
+                self._what,
+                self._seconds,
+            )

@@ -352,30 +352,20 @@ class ReportBuilder:
         self, logged: Mapping[str, float | Tensor]
     ) -> tuple[Mapping[str, float | Tensor], Collection[str]]:
         """What was logged, without what a server would refuse the whole report for; and the names
-        left out."""
-        if (
-            len(logged) <= reports.LOGGED_SCALARS
-            and max(map(len, logged), default=0) <= reports.NAME_CHARACTERS
-        ):
+        left out. Names of the probe's own count beside the loop's."""
+        own = [name for name in logged if name not in metrics.METRICS]
+        if len(own) <= reports.LOGGED_SCALARS and all(map(_is_short, own)):
             return logged, ()
-        fitting = [
-            name
-            for name in logged
-            if len(name) <= reports.NAME_CHARACTERS and name != metrics.PROBE_SECONDS
-        ]
-        kept = {
-            name: logged[name]
-            for name in (*fitting[: reports.LOGGED_SCALARS], metrics.PROBE_SECONDS)
-            if name in logged
-        }
-        dropped = logged.keys() - kept.keys()
+        kept = set([*filter(_is_short, own)][: reports.LOGGED_SCALARS])
+        dropped = [name for name in own if name not in kept]
         if not self._dropped_before:
             self._dropped_before = True
             logger.warning(
                 "%d logged scalars are not reported; a name has at most %d characters, a step %d of them: %s",
                 len(dropped), reports.NAME_CHARACTERS, reports.LOGGED_SCALARS, reports.first_of(dropped),
             )  # fmt: skip
-        return kept, dropped
+        rest = logged.keys() - set(dropped)
+        return {name: value for name, value in logged.items() if name in rest}, dropped
 
     def _with_sums(
         self, report: reports.StepReport, sums: StepSums, closed: ClosedStep
@@ -388,13 +378,19 @@ class ReportBuilder:
             found = sums[CONTRIBUTIONS]
             adds_up = metrics.INFLUENCES.values() & measured.keys()
             influence = _clip_factor(closed) * sums.change(1.0) if adds_up else None
+            texts = self._texts.make(
+                lambda: (
+                    with_texts(found.tokens, sums.scale, self._texts),
+                    rollouts_of(
+                        found.rows, sums.scale, self._texts, closed.reward_parts, influence
+                    ),
+                )
+            )
+            if texts is None:
+                texts = with_texts(found.tokens, sums.scale, TokenTexts(None)), ()
+                labels[reports.DROPPED_PARTS] = "texts"
             report = replace(
-                report,
-                what_if=sums[WHAT_IF].scaled(sums.scale),
-                tokens=with_texts(found.tokens, sums.scale, self._texts),
-                rollouts=rollouts_of(
-                    found.rows, sums.scale, self._texts, closed.reward_parts, influence
-                ),
+                report, what_if=sums[WHAT_IF].scaled(sums.scale), tokens=texts[0], rollouts=texts[1]
             )
             cause = likely_cause(sums, learnt=has_learnt(measured))
             basis = (
@@ -501,6 +497,10 @@ class ReportBuilder:
         if not self._warned:
             self._warned = True
             logger.warning(message, detail)
+
+
+def _is_short(name: str) -> bool:
+    return len(name) <= reports.NAME_CHARACTERS
 
 
 def _clip_factor(closed: ClosedStep) -> float:

@@ -354,6 +354,8 @@ hundred of its own."""
 DROPPED_SERIES = "report/dropped_series"
 """Label of a report whose metrics were too many or had too long names: how many were dropped, and
 the first of them."""
+DROPPED_PARTS = "report/dropped_parts"
+"""The label of a report that lacks parts; its value names them."""
 ERROR_CHARACTERS = 30_000
 """Longest error of a failed run, with the end of its output."""
 OUTPUT = "\n\nThe last lines of its output:\n"

@@ -58,6 +58,20 @@ def test_what_a_server_would_refuse_is_left_out_and_said_once(
     ]
 
 
+def test_the_most_names_of_one_s_own_are_reported_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    probe, transport = probe_and_transport()
+    own = {f"norm/{number:05}": 1.0 for number in range(wire.LOGGED_SCALARS)}
+    for step in (1, 2):
+        probe.log({**own, "time/step_seconds": 1.0})
+        probe.step(step)
+    for report in reports(transport):
+        assert {*own, "time/step_seconds", "probe/seconds"} <= report.scalars.keys()
+        assert wire.DROPPED_SERIES not in report.labels
+    assert "not reported" not in caplog.text
+
+
 def test_a_step_s_number_that_cannot_be_meant_costs_that_report_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

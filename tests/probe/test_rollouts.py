@@ -4,6 +4,8 @@ contribution."""
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,9 +14,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from isentrope.guard import LimitedWork
 from isentrope.scores import token_scores
 from isentrope.statistics.contributions import CONTRIBUTIONS, ROWS, WINDOW
-from isentrope.statistics.texts import TEXT_CHARACTERS, TokenTexts, rollouts_of
+from isentrope.statistics.texts import (
+    LONGEST_TEXT_CHARACTERS,
+    TEXT_CHARACTERS,
+    TokenTexts,
+    rollouts_of,
+)
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.reports import Rollout, StepReport
 from tests.probe.statistics.test_step_summary import batch_of, sums_of
@@ -271,6 +279,62 @@ def test_a_tokenizer_that_fails_costs_the_rollouts_alone(monkeypatch: pytest.Mon
     first, second = reports(transport)
     assert first.rollouts == second.rollouts == ()
     assert first.scalars["token/count"] == second.scalars["token/count"]
+
+
+def test_a_huge_text_is_cut_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    def decode(token_ids: Sequence[int]) -> str:
+        return "".join("x" * (10**6 if token_id == 3 else 1) for token_id in token_ids)
+
+    found = gated(some(1, 30), tokenizer=decode)
+    found += gated(some(1, 30), tokenizer=decode)
+    assert {len(text) for rollout in found for text in rollout.texts} == {1, TEXT_CHARACTERS}
+    texts = TokenTexts(decode)
+    kept = texts.running([3, 1, 3])
+    assert kept is not None
+    assert [*map(len, kept)] == [LONGEST_TEXT_CHARACTERS, 1, LONGEST_TEXT_CHARACTERS]
+    lines = [line for line in caplog.messages if "a text of 1000000 characters" in line]
+    assert len(lines) == 3  # one of each probe
+
+
+@pytest.mark.parametrize("seconds", [0.02, 60.0])
+def test_a_slow_tokenizer_costs_texts_alone(
+    seconds: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of 60 s: it returns when the test is over."""
+    monkeypatch.setattr("isentrope.statistics.texts.TEXTS_SECONDS", 0.1)
+    is_over = threading.Event()
+
+    def decode(token_ids: Sequence[int]) -> str:
+        is_over.wait(seconds * len(token_ids))
+        return "a" * len(token_ids)
+
+    probe, transport = probe_and_transport(tokenizer=decode)
+    started = time.monotonic()
+    run_steps(TinyLoop(), probe, 3)
+    for report in reports(transport):
+        assert report.rollouts == ()
+        assert {token.text for token in report.tokens} == {None}
+        assert report.labels["report/dropped_parts"] == "texts"
+        assert report.scalars["token/count"] > 0
+    assert time.monotonic() - started < 0.1 * 2 + 2
+    is_over.set()
+    assert len([line for line in caplog.messages if "Making texts took longer" in line]) == 1
+
+
+def test_texts_come_back_once_the_tokenizer_is_quick() -> None:
+    work = LimitedWork("texts", 0.05)
+    is_quick = threading.Event()
+    assert work.do(is_quick.wait) is None
+    assert work.do(lambda: "not in turn") is None
+    is_quick.set()
+    deadline = time.monotonic() + 5
+    answer = work.do(lambda: "text")
+    while answer is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+        answer = work.do(lambda: "text")
+    assert answer == "text"
+    with pytest.raises(ZeroDivisionError):
+        work.do(lambda: 1 // 0)
 
 
 def test_rewards_are_shown_where_every_call_passes_them() -> None:

@@ -3,17 +3,25 @@ off the training thread, from what `contributions.py` measured."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from isentrope.guard import Guard
+from isentrope.guard import Guard, LimitedWork, OutOfTime
 from isentrope.statistics.contributions import WINDOW, Row, id_and_kept
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import DrivingToken, Rollout
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+TEXTS_SECONDS = 0.5
+"""The longest a report waits for its texts."""
 
 TEXT_CHARACTERS = 40
 """Longest text of a token; 16 tokens then stay below 4 KiB in any script."""
@@ -24,6 +32,9 @@ ROLLOUT_TEXT_BYTES = 2048
 
 PROMPT_TEXT_BYTES = 1024
 """Largest text of a prompt: its end."""
+
+LONGEST_TEXT_CHARACTERS = 1000
+"""What is kept of a token's text at most: 16 384 texts are remembered."""
 
 _TEXTS_REMEMBERED = 16_384
 _LONGEST_CHARACTER = 4
@@ -55,6 +66,8 @@ class TokenTexts:
             )
         self._read: Decode | None = decode
         self._guard = Guard()
+        self._work = LimitedWork("texts", TEXTS_SECONDS)
+        self._has_cut = False
         self._alone = lru_cache(_TEXTS_REMEMBERED)(lambda token_id: self._decode([token_id]))
         self._behind = lru_cache(_TEXTS_REMEMBERED)(self._behind_another)
         self._another: int | None = None
@@ -64,11 +77,17 @@ class TokenTexts:
         """Whether there is a tokenizer, and it never failed."""
         return self._read is not None and not self._guard.failures
 
+    def make(self, make: Callable[[], _T]) -> _T | None:
+        """What `make` gives, which asks for texts; None where the tokenizer takes too long."""
+        if not self.known:
+            return make()
+        return self._work.do(make)
+
     def __call__(self, token_id: int) -> str | None:
         """The text of one token by itself."""
         if not self.known:
             return None
-        with self._guard.protect("naming tokens"):
+        with self._guard.protect("naming tokens", passes=OutOfTime):
             return self._alone(token_id)
         return None
 
@@ -79,8 +98,14 @@ class TokenTexts:
         """
         if not self.known:
             return None
-        with self._guard.protect("naming tokens"):
+        with self._guard.protect("naming tokens", passes=OutOfTime):
+            alone = [*map(self._alone, token_ids)]
+            # Of texts that are cut the tokens' own can't join to the whole.
+            if any(self._fills_limit([0], text) for text in alone):
+                return alone
             whole = self._decode(token_ids)
+            if self._fills_limit(token_ids, whole):
+                return alone
             for text in (self._alone, self._behind):
                 texts = [*map(self._alone, token_ids[:1]), *map(text, token_ids[1:])]
                 texts = self._of_whole_characters(token_ids, texts)
@@ -127,10 +152,25 @@ class TokenTexts:
 
     def _decode(self, token_ids: Sequence[int]) -> str:
         assert self._read is not None
+        self._work.check_time()
         text = self._read(token_ids)
         if not isinstance(text, str):
             raise TypeError(f"The tokenizer must return a str, got {type(text).__name__}.")
-        return text
+        limit = LONGEST_TEXT_CHARACTERS * len(token_ids)
+        if len(text) > limit and not self._has_cut:
+            self._has_cut = True
+            logger.warning(
+                "The tokenizer gave a text of %d characters for %d tokens: the text of a token is "
+                "cut at %d. Further ones are cut without a word.",
+                len(text),
+                len(token_ids),
+                LONGEST_TEXT_CHARACTERS,
+            )
+        return text[:limit]
+
+    @staticmethod
+    def _fills_limit(token_ids: Sequence[int], text: str) -> bool:
+        return 0 < LONGEST_TEXT_CHARACTERS * len(token_ids) <= len(text)
 
 
 def with_texts(

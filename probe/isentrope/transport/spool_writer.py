@@ -19,7 +19,7 @@ from isentrope.transport.segments import MAX_PAYLOAD_BYTES, encode_frame
 from isentrope.transport.spool_disk import NumberedFrame, SpoolDisk, SpoolLimits, is_full
 from isentrope.transport.transport import MakeMessage, ReadyMessage
 from isentrope_wire.codec import encode_payload
-from isentrope_wire.reports import Alert, AlertLevel, Gap, RunStarted, StepReport
+from isentrope_wire.reports import DROPPED_PARTS, Alert, AlertLevel, Gap, RunStarted, StepReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +100,6 @@ class Lost:
     count: int
     reason: str
     advice: str = ""
-
-
-DROPPED_PARTS = "report/dropped_parts"
-"""The label of a report that lacks parts; its value names them."""
 
 
 HEAVY_PARTS: Mapping[str, Any] = {"rollouts": (), "tokens": (), "what_if": None, "histograms": ()}

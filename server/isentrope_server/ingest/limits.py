@@ -22,7 +22,7 @@ from isentrope_server.store.reports.records import Arrival
 from isentrope_server.store.streams import Stream
 from isentrope_wire import reports
 from isentrope_wire.errors import CodecError
-from isentrope_wire.metrics import HISTOGRAMS, promised_metrics
+from isentrope_wire.metrics import HISTOGRAMS, METRICS
 from isentrope_wire.v1 import telemetry_pb2 as pb
 
 
@@ -169,7 +169,7 @@ _EVIDENCE = "series_per_run"
 _NAMES_REMEMBERED = 200_000
 """Names remembered of runs other than the current one: a name may have 500 characters. Forgotten
 ones are read from the database."""
-_PROMISED = promised_metrics() | frozenset(HISTOGRAMS)
+_OF_THE_PROBE = frozenset(METRICS) | frozenset(HISTOGRAMS)
 
 
 class SeriesLimit:
@@ -179,7 +179,7 @@ class SeriesLimit:
     comes again. Of servers that share a database each counts what it has seen."""
 
     def __init__(self, series_per_run: int) -> None:
-        """`series_per_run`: how many, besides the promised ones."""
+        """`series_per_run`: how many, besides those of the probe."""
         self._limit = series_per_run
         self._names: OrderedDict[str, set[str]] = OrderedDict()
 
@@ -247,9 +247,9 @@ class SeriesLimit:
         if report.scalars.keys() <= known and known.issuperset(histograms):
             return set()
         new = {*report.scalars, *histograms} - known
-        known |= new & _PROMISED
-        others = sorted(new - _PROMISED)
-        room = max(0, self._limit - (len(known) - len(known & _PROMISED)))
+        known |= new & _OF_THE_PROBE
+        others = sorted(new - _OF_THE_PROBE)
+        room = max(0, self._limit - (len(known) - len(known & _OF_THE_PROBE)))
         known.update(others[:room])
         return set(others[room:])
 

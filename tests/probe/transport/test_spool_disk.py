@@ -14,8 +14,8 @@ from isentrope.transport import spool_disk
 from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments
 from isentrope.transport.spool_disk import NumberedFrame, SpoolDisk, SpoolLimits
 from isentrope.transport.spool_reader import SpoolReader
-from isentrope.transport.spool_writer import DROPPED_PARTS, MessageQueue, SpoolWriter
-from isentrope_wire.reports import DrivingToken, ScoreHistogram, StepReport
+from isentrope.transport.spool_writer import MessageQueue, SpoolWriter
+from isentrope_wire.reports import DROPPED_PARTS, DrivingToken, ScoreHistogram, StepReport
 from tests.probe.transport.fake_telemetry import RUN, on_disk
 
 TOKEN = DrivingToken(

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import isentrope
 from isentrope.transport.segments import SegmentWriter
 from isentrope.transport.shipper import ship
 from isentrope.transport.spool import (
@@ -27,6 +29,7 @@ from isentrope.transport.spool_writer import OUT_OF_TIME
 from isentrope.transport.transport import MakeMessage, Message, ReadyMessage
 from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.reports import Gap, RunFinished, StepReport
+from tests.probe.tiny_loop import TinyLoop, run_steps
 from tests.probe.transport.fake_telemetry import QUICK, RUN, FakeTelemetry, on_disk
 
 FINISHED = RunFinished(status="finished", finished_at=2.0, step=99)
@@ -38,6 +41,26 @@ def slowly(step: int) -> MakeMessage:
         return StepReport(step=step, recorded_at=1.0)
 
     return make
+
+
+@pytest.mark.parametrize(("characters", "seconds"), [(1, 0.2), (16 * 2**20, 0.0)])
+def test_slow_or_huge_texts_take_no_report_along(
+    characters: int, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
+
+    def decode(token_ids: Sequence[int]) -> str:
+        time.sleep(seconds * len(token_ids))
+        return "x" * (characters * len(token_ids))
+
+    probe = isentrope.Probe("texts", mode="offline", tokenizer=decode)
+    run_steps(TinyLoop(), probe, 8)
+    probe.finish()
+    (folder,) = find_spool_folders(tmp_path)
+    messages = on_disk(folder.path)
+    steps = [message.step for message in messages if isinstance(message, StepReport)]
+    assert steps == [*range(8)]
+    assert not [message for message in messages if isinstance(message, Gap)]
 
 
 def test_what_there_is_no_time_to_build_is_a_gap_and_the_end_of_the_run_stands_behind_it(
