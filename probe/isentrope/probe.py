@@ -30,6 +30,7 @@ from torch import Tensor
 
 from isentrope import inputs
 from isentrope.checkpoint import Memory, resume, state_of
+from isentrope.client.inline import RunView
 from isentrope.config import Coupling, ProbeConfig, ThresholdSource
 from isentrope.control import NOTHING_GATED_MESSAGE, ControlState
 from isentrope.distributed import RankExchange, Ranks, ranks_of
@@ -291,6 +292,13 @@ class Probe:
         Before the first, and where none is built (mode disabled), one of step -1 without
         scalars."""
         return self._reports.latest or StepReport(step=-1, recorded_at=0.0)
+
+    def show(self) -> RunView:
+        """The run as a picture, for the last line of a notebook's cell: health line and chart of
+        the newest steps, at most 500. It needs no server. Elsewhere it prints as the health
+        line."""
+        about = self.config
+        return self._reports.history.view(f"{about.name}  {about.run_id}", page_of(about))
 
     def score(
         self,

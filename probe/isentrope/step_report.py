@@ -17,6 +17,7 @@ from typing import Any, SupportsFloat
 import torch
 from torch import Tensor
 
+from isentrope.client.inline import RunHistory
 from isentrope.config import Coupling
 from isentrope.control import NOTHING_GATED, NOTHING_GATED_MESSAGE
 from isentrope.global_step import GlobalStep, read_ranks
@@ -167,6 +168,7 @@ class ReportBuilder:
         self._texts = TokenTexts(None) if texts is None else texts
         self._transport_scalars = transport_scalars
         self.latest: reports.StepReport | None = None
+        self.history = RunHistory()
         self._calibration = Calibration()
         self._alerts = AlertWatch()
         self._epochs = Epochs()
@@ -300,6 +302,7 @@ class ReportBuilder:
                 gradient = gradient_alert(sums[of_step.GRADIENT_FAULT], sums[NOT_FINITE_GRADIENTS])
             report = self._add_alerts(report, closed, gradient)
         self.latest = report
+        self.history.add(report)
         if closed.learn is not None:
             closed.learn(report)
         return report

@@ -214,3 +214,11 @@ def test_a_token_in_a_file_is_read_again_and_comes_first(
     for token in ("first", "rotated"):
         file.write_text(f"{token}\n")
         assert (environment.token(), environment.token_source()) == (token, str(file))
+
+
+def test_run_is_shown_as_the_server_diagnoses_it(client: Client) -> None:
+    view = client.show(RUN)
+    columns = client.metrics(RUN, "entropy/mean")
+    assert view.entropies == dict(zip(columns["step"], columns["entropy/mean"], strict=True))
+    assert client.diagnosis(RUN).message in str(view)
+    assert f"{client.url}/runs/{RUN}" in view._repr_html_()

@@ -16,15 +16,18 @@ from typing import Any, BinaryIO
 from isentrope.client import calls
 from isentrope.client.calls import Call, Names
 from isentrope.client.connection import ApiError, Connection
+from isentrope.client.inline import RunView
 from isentrope_wire import answers
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion, EntropyPerformance, RunControl
 from isentrope_wire.diagnosis.check_states import CheckState
 from isentrope_wire.diagnosis.health import Diagnosis
+from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
 
 Columns = dict[str, list[Any]]
 
 _POLL_SECONDS = 0.2
+_SHOWN, _SHOWN_POINTS = (ENTROPY_MEAN, REWARD_MEAN), 500
 
 
 class Client(Connection):
@@ -80,6 +83,27 @@ class Client(Connection):
     def checks(self, run_id: str) -> list[CheckState]:
         """Every check of why a run does not learn: what it found, or what would give it data."""
         return self.ask(calls.checks(run_id)).items
+
+    def show(self, run_id: str) -> RunView:
+        """The run as a picture, for the last line of a notebook's cell: health line and chart."""
+        run, columns = self.run(run_id), self.metrics(run_id, _SHOWN, points=_SHOWN_POINTS)
+        entropies, rewards = (
+            {
+                step: value
+                for step, value in zip(columns["step"], columns.get(name, ()), strict=False)
+                if value is not None
+            }
+            for name in _SHOWN
+        )
+        history = self.control_history(run_id)
+        return RunView(
+            title=f"{run.name}  {run.id}",
+            diagnosis=self.diagnosis(run_id),
+            entropies=entropies,
+            rewards=rewards,
+            applied_steps=[item.applied_step for item in history if item.applied_step is not None],
+            page=f"{self.url}/runs/{run.id}",
+        )
 
     def metric_names(self, run_id: str) -> list[str]:
         """Names of the metrics that a run has reported."""
