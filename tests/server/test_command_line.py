@@ -24,7 +24,8 @@ from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 
 PRINTS_DATA = {
-    "audit", "control", "doctor", "metrics", "runs", "sync", "token create", "token list", "watch",
+    "audit", "checks", "control", "doctor", "metrics", "runs", "sync", "token create",
+    "token list", "watch",
 }  # fmt: skip
 PRINTS_FILES = {"backup", "export", "reproduce", "restore"}
 ENDLESS_OR_TRAINING = {"demo", "mcp", "train", "up"}
@@ -87,6 +88,7 @@ def test_every_command_that_prints_data_prints_json_too(
     words: str, environment: dict[str, str | None]
 ) -> None:
     needed = {
+        "checks": "r",
         "control": "r",
         "metrics": "r --name x",
         "token create": "--scope read",
@@ -263,6 +265,14 @@ def test_commands_find_the_server_of_their_home(
         addresses.DEFAULT_URL,
         addresses.DEFAULT_GRPC,
     )
+
+
+def test_checks_are_a_table(server: ServerInThread, environment: dict[str, str | None]) -> None:
+    Rank(server, run_id="checked").report(0, entropy=1.0)
+    lines = call("checks checked", environment).output.splitlines()
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
+    assert rows["collapse"] == "waits -"
+    assert rows["plateau"] == "no data - would need the mean reward"
 
 
 def test_runs_are_limited(server: ServerInThread, environment: dict[str, str | None]) -> None:

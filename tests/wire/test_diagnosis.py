@@ -25,6 +25,7 @@ from isentrope_wire.control_answers import (
 )
 from isentrope_wire.diagnosis.effect import SUGGESTED_THRESHOLDS, LastSteps
 from isentrope_wire.diagnosis.health import Diagnosis, Measured, diagnose, preview
+from isentrope_wire.diagnosis.trust import prediction_trust
 from isentrope_wire.reports import AlertLevel
 from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfCurve, WhatIfSums
 
@@ -105,6 +106,36 @@ def some(value: Value | None) -> Value:
 def found(measured: Measured) -> tuple[HealthLevel, str]:
     answer = diagnose(measured)
     return answer.level, answer.message
+
+
+@pytest.mark.parametrize(
+    ("noise", "pace", "span", "words"),
+    [
+        (0.0, 0.0, 1, "Right direction in 10 of 10 steps; explains nearly all of what happens; "),
+        (0.004, -0.003, 5, "Right direction in 8 of 10 steps; explains half of what happens; "),
+        (0.03, 0.0, None, "Right direction in 5 of 10 steps; explains nothing of what happens; "),
+    ],
+)
+def test_trust_says_what_the_prediction_is_for(
+    noise: float, pace: float, span: int | None, words: str
+) -> None:
+    scatter = random.Random(3)
+    predicted = {step: pace + scatter.gauss(0, 0.004) for step in range(200)}
+    came = {step: change + scatter.gauss(0, noise) for step, change in predicted.items()}
+    trust = some(prediction_trust(predicted, came, of_unseen=True))
+    assert (trust.steps, trust.span, trust.on_trained_tokens) == (200, span, False)
+    assert trust.message.startswith(words)
+    # Between two runs of steps that follow each other nothing is added up.
+    gaps = {2 * step: change for step, change in came.items()}
+    own = some(
+        prediction_trust(
+            {2 * step: change for step, change in predicted.items()}, gaps, of_unseen=False
+        )
+    )
+    assert own.span in (1, None)
+    assert own.message.startswith("On trained tokens: right direction")
+    few = {step: came[step] for step in range(29)}
+    assert prediction_trust(predicted, few, of_unseen=True) is None
 
 
 def test_a_collapse_in_numbers() -> None:

@@ -352,6 +352,26 @@ def control(
 
 @click.command()
 @click.argument("run")
+@as_json_option
+@url_option
+def checks(run: str, as_json: bool, url: str | None) -> None:
+    """Show what each check of RUN found, and what would give data to those that have none."""
+    with _client(url) as client:
+        states = client.checks(run)
+    if as_json:
+        click.echo(printing.as_json_text([asdict(state) for state in states]))
+        return
+    rows = []
+    for state in states:
+        said = state.needs and f"would need {state.needs}"
+        status = str(state.level or state.status).replace("_", " ")
+        step = str(state.step or "-")
+        rows.append([state.kind, status, step, state.message or said])
+    printing.print_table(["check", "status", "step", "what"], rows)
+
+
+@click.command()
+@click.argument("run")
 @click.option(
     "--once", is_flag=True, help="Print one frame as plain text and exit, as without a terminal."
 )

@@ -21,6 +21,7 @@ from isentrope_wire.numbers import printable
 COMMANDS = {
     "audit": "isentrope_server.commands:audit",
     "backup": "isentrope_server.commands:backup",
+    "checks": "isentrope.cli.commands:checks",
     "control": "isentrope.cli.commands:control",
     "demo": "isentrope_trainer.commands:demo",
     "diagnose": "isentrope.cli.diagnose:diagnose",

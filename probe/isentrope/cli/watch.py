@@ -98,9 +98,11 @@ def frame(look: Look, *, width: int, height: int | None, note: str = "") -> Rend
     health = Text.assemble(
         (f"{word}  ", style), printable(diagnosis.message.removeprefix(f"{word}: "))
     )
+    trust = diagnosis.prediction_trust
     below_it = {
         "Cause": diagnosis.cause.message if diagnosis.cause else "",
         "Suggested": f"{suggestion.message} ({_control_of(suggestion)})" if suggestion else "",
+        "Prediction": "" if trust is None else trust.message,
         "Verdict": _verdict_in_words(diagnosis.verdict),
     }
     for name, text in below_it.items():

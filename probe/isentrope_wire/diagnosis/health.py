@@ -48,6 +48,7 @@ from isentrope_wire.diagnosis.guard import WINDOW as REWARDS
 from isentrope_wire.diagnosis.guard import lost_reward
 from isentrope_wire.diagnosis.pull import Cause, cause_of
 from isentrope_wire.diagnosis.slope import slope_of
+from isentrope_wire.diagnosis.trust import PredictionTrust, prediction_trust
 from isentrope_wire.hold_decision import Action, HoldStatus, control_under
 from isentrope_wire.methods import Method
 from isentrope_wire.numbers import Answer, Number, decimals_of, fixed, percent
@@ -114,6 +115,9 @@ class Diagnosis(Answer):
     forecast_score: ForecastScore | None
     """How far the run's earlier forecasts were off; null before one of twenty steps could be
     compared."""
+    prediction_trust: PredictionTrust | None
+    """What the prediction of a step is good for now, by the run's own past; null before thirty
+    steps could be compared."""
     steps_to_three_quarters_lost: int | None
     """Steps until a quarter of the early level is left, in one digit; null where the forecast does
     not come to that, 0 where it is."""
@@ -176,6 +180,8 @@ class Measured:
     """Step -> entropy of the last steps that measured it, STEPS_READ at most."""
     observed: Mapping[int, float] = field(default_factory=dict)
     """Step -> observed change of the entropy of its own tokens, finite."""
+    predicted: Mapping[int, float] = field(default_factory=dict)
+    """Step -> calibrated prediction of its change, made before it was observed; finite."""
     by_control: Mapping[int, float] = field(default_factory=dict)
     """Step -> part of the predicted change that the active control made, in nats, finite."""
     explained: Mapping[int, float] = field(default_factory=dict)
@@ -260,6 +266,9 @@ def diagnose(measured: Measured) -> Diagnosis:
         mean_pace=mean_pace,
         forecast=forecast,
         forecast_score=None if course is None else course.score,
+        prediction_trust=prediction_trust(
+            measured.predicted, measured.observed, of_unseen=measured.last.of_unseen
+        ),
         steps_to_three_quarters_lost=None if is_over else state.steps_to_quarter(),
         target=measured.target,
         message=message,

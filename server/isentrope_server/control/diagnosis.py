@@ -86,8 +86,10 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     if run.step is None or first is None:
         return replace(found, newest=run_control(connection, run)) if for_control else found
     span = StepRange(first=run.step - STEPS_READ, last=run.step)
-    names = [*dict.fromkeys((*_COURSE, *((*_PREDICTION, *_CHANGES) if for_control else ())))]
-    last = series.read(connection, run.key, names, span)
+    names: list[str] = [*_COURSE]
+    if for_control:
+        names += [*_PREDICTION, *_CHANGES, metrics.ENTROPY_PREDICTED_CHANGE]
+    last = series.read(connection, run.key, [*dict.fromkeys(names)], span)
     interventions = finite(last[metrics.CHANGE_BY_INTERVENTION])
     if interventions and not for_control:
         last |= series.read(connection, run.key, _PREDICTION, span)
@@ -144,6 +146,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         found,
         newest=control,
         active=control.active,
+        predicted=finite(last[metrics.ENTROPY_PREDICTED_CHANGE]),
         parts=parts,
         last=LastSteps(
             sums=[sums for _, sums in what_if],

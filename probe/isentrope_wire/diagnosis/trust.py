@@ -1,0 +1,111 @@
+"""What a run's prediction is good for now, by what its own earlier predictions came to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from isentrope_wire.numbers import Answer, Number
+
+LEAST_COMPARED = 30
+"""Compared steps before anything is said."""
+NEWEST = 200
+"""Compared steps that count."""
+SPANS = (1, 5, 10, 20)
+"""Steps whose sums are tried, the shortest first."""
+_LEAST_SUMS = 5
+_GOOD_ERROR, _GOOD_DIRECTION = 0.5, 0.8
+"""Sums are believed where their error is at most this share of that of "nothing changes", and their
+direction is right in at least this share."""
+_EXPLAINED = {0.85: "nearly all", 0.65: "most", 0.42: "half", 0.25: "a third", 0.1: "little"}
+"""Least share that is explained, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionTrust(Answer):
+    """How good the predictions of the newest steps were."""
+
+    steps: int
+    """How many were compared with what came."""
+    sign_agreement: Number
+    """Share of the steps whose direction was right."""
+    explained: Number
+    """1 - squared errors over squared deviations of the changes from their mean."""
+    span: int | None
+    """Steps over which sums of the prediction can be believed; null: not even of twenty."""
+    on_trained_tokens: bool
+    """Whether it was compared with the step's own tokens, which the update was fitted to."""
+    message: str
+
+
+def prediction_trust(
+    predicted: Mapping[int, float], came: Mapping[int, float], *, of_unseen: bool
+) -> PredictionTrust | None:
+    """What predictions, step -> nats, are good for beside the changes that came; None where too few
+    can be compared."""
+    steps = sorted(predicted.keys() & came.keys())[-NEWEST:]
+    if len(steps) < LEAST_COMPARED:
+        return None
+    pairs = [(predicted[step], came[step]) for step in steps]
+    mean = sum(change for _, change in pairs) / len(pairs)
+    spread = sum((change - mean) ** 2 for _, change in pairs)
+    errors = sum((change - guess) ** 2 for guess, change in pairs)
+    if spread <= 0:
+        return None
+    explained = 1 - errors / spread
+    agreement = _agreement(pairs)
+    span = next((span for span in SPANS if _is_good(_sums(steps, pairs, span))), None)
+    return PredictionTrust(
+        steps=len(steps),
+        sign_agreement=agreement,
+        explained=explained,
+        span=span,
+        on_trained_tokens=not of_unseen,
+        message=_told(agreement, explained, span, of_unseen),
+    )
+
+
+def _agreement(pairs: Sequence[tuple[float, float]]) -> float:
+    return sum((guess > 0) == (change > 0) for guess, change in pairs) / len(pairs)
+
+
+def _sums(
+    steps: Sequence[int], pairs: Sequence[tuple[float, float]], span: int
+) -> list[tuple[float, float]]:
+    """Sums over so many steps that follow each other, none in two of them."""
+    sums, first = [], 0
+    while first + span <= len(steps):
+        if steps[first + span - 1] - steps[first] == span - 1:
+            window = pairs[first : first + span]
+            sums.append((sum(guess for guess, _ in window), sum(change for _, change in window)))
+            first += span
+        else:
+            first += 1
+    return sums
+
+
+def _is_good(sums: Sequence[tuple[float, float]]) -> bool:
+    if len(sums) < _LEAST_SUMS:
+        return False
+    error = math.sqrt(sum((change - guess) ** 2 for guess, change in sums))
+    unchanged = math.sqrt(sum(change**2 for _, change in sums))
+    return error <= _GOOD_ERROR * unchanged and _agreement(sums) >= _GOOD_DIRECTION
+
+
+def _told(agreement: float, explained: float, span: int | None, of_unseen: bool) -> str:
+    how_much = next((word for least, word in _EXPLAINED.items() if explained >= least), "nothing")
+    right = round(10 * agreement)
+    if agreement < 1:
+        right = min(right, 9)
+    believe = f"believe it for sums over {span} steps"
+    if span is None:
+        believe = "do not act on it alone"
+    elif span == 1:
+        believe = "believe it for single steps"
+    where = ("on trained tokens: ", "")[of_unseen]
+    said = (
+        f"{where}right direction in {right} of 10 steps; "
+        f"explains {how_much} of what happens; {believe}."
+    )
+    return said[:1].upper() + said[1:]
