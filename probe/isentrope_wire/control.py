@@ -40,6 +40,8 @@ LARGEST_ENTROPY = 20.0
 without its sign."""
 LONGEST_CURVE = 100
 """Points of a target curve."""
+LONGEST_ANNEAL = 10_000_000
+"""Steps of an anneal."""
 
 
 _Words = TypeVar("_Words", bound=StrEnum)
@@ -125,7 +127,8 @@ class Hold:
         0.75 is nats, `75%` a share of the early level.
 
         Fields not given, and those that are null, keep their defaults. In the place of the three
-        targets `target` is read, likewise.
+        targets `target` is read, likewise; or `anneal`, two levels, with `steps` and `start`: a
+        straight line from the first level in step `start` to the second one `steps` later.
 
         Raises:
             ConfigurationError: no object, a field it does not have, or a value a field can't take.
@@ -138,7 +141,7 @@ class Hold:
                 f"'75%', an object, or null, got {shown(document)}."
             )
         known = [field.name for field in fields(cls)]
-        unknown = sorted(str(name) for name in document if name not in [*known, "target"])
+        unknown = sorted(str(name) for name in document if name not in [*known, "target", *ANNEAL])
         if unknown:
             raise ConfigurationError(
                 f"hold has the fields {', '.join(known)}; got {', '.join(unknown)[:200]}."
@@ -146,6 +149,9 @@ class Hold:
         given = {name: value for name, value in document.items() if value is not None}
         if "target" in given:
             given |= target_from_text(given.pop("target"))
+        if given.keys() & set(ANNEAL):
+            anneal = {name: given.pop(name) for name in ANNEAL if name in given}
+            given = _with_anneal(given, anneal)
         return cls(**given)
 
     def to_document(self) -> dict[str, object]:
@@ -192,12 +198,20 @@ class Hold:
 
 TARGETS = ("target_entropy", "target_share", "target_curve")
 """The fields of a hold of which one is given."""
+ANNEAL = ("anneal", "steps", "start")
+"""Another way to write a `target_curve` of two points."""
+_ANNEAL_TEXT = re.compile(r"(\S+)\s*(?:->|→|\bto\b)\s*(\S+)\s+(?:over|in)\s+(\S+)(?:\s+steps)?")
 
 
 def target_from_text(text: object) -> dict[str, object]:
     """The target's field of a hold: `0.46` is a number of nats, `75%` a share of the early level,
-    `1:100% 200:25%` a curve of steps and levels. ConfigurationError: it is none of these."""
+    `1:100% 200:25%` a curve of steps and levels, `100% to 40% over 300 steps` an anneal.
+    ConfigurationError: it is none of these."""
     written = str(text).strip()
+    if annealed := _ANNEAL_TEXT.fullmatch(written):
+        first, last, steps = annealed.groups()
+        levels = [level if "%" in level else _number(level) for level in (first, last)]
+        return {"anneal": levels, "steps": _whole(steps)}
     if ":" in written:
         points = [point.partition(":") for point in written.replace(",", " ").split()]
         return {
@@ -211,13 +225,57 @@ def target_from_text(text: object) -> dict[str, object]:
     )
 
 
+def begun_at(document: Mapping[str, object], step: int) -> dict[str, object]:
+    """The document of a control that is pushed to a run: an anneal that names no start begins at
+    this step of the run."""
+    hold = document.get("hold")
+    if isinstance(hold, str) and _ANNEAL_TEXT.fullmatch(hold.strip()):
+        hold = {"target": hold}
+    if not isinstance(hold, Mapping) or hold.get("start") is not None:
+        return dict(document)
+    target = hold.get("target")
+    is_text = isinstance(target, str) and _ANNEAL_TEXT.fullmatch(target.strip())
+    if hold.get("anneal") is None and not is_text:
+        return dict(document)
+    return {**document, "hold": {**hold, "start": step}}
+
+
+def _with_anneal(
+    fields_of_hold: Mapping[str, object], anneal: Mapping[str, object]
+) -> dict[str, object]:
+    """The fields of a hold with the curve of two points that the anneal means."""
+    targets = [name for name in TARGETS if name in fields_of_hold]
+    levels, steps, start = anneal.get("anneal"), anneal.get("steps"), anneal.get("start", 1)
+    if levels is None or steps is None or targets:
+        raise ConfigurationError(
+            f"hold.anneal takes two levels, with steps and no other target, such as "
+            f"{{'anneal': ['100%', '40%'], 'steps': 300}}; got {', '.join([*anneal, *targets])}."
+        )
+    if not isinstance(levels, Sequence) or isinstance(levels, str) or len(levels) != 2:
+        raise ConfigurationError(
+            f"hold.anneal is two levels [from, to], such as ['100%', '40%'], got {shown(levels)}."
+        )
+    for name, number, least in (("steps", steps, 1), ("start", start, 0)):
+        is_whole = isinstance(number, int) and not isinstance(number, bool)
+        if not is_whole or not least <= number <= LONGEST_ANNEAL:
+            raise ConfigurationError(
+                f"hold.{name} is a whole number from {least} to {LONGEST_ANNEAL}, "
+                f"got {shown(number)}."
+            )
+    begins = int(str(start))
+    ends = begins + int(str(steps))
+    curve = [[begins, levels[0]], [ends, levels[1]]]
+    return {**fields_of_hold, "target_curve": curve}
+
+
 def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         raise ConfigurationError(
-            f"A target is a number of nats such as 0.46, a share of the early level such as 75%, or a curve such as "
-            f"1:100% 200:25%; got {text!r:.80}."
+            f"A target is a number of nats such as 0.46, a share of the early level such as 75%, "
+            f"a curve such as 1:100% 200:25%, or an anneal such as 100% to 40% over 300 steps; "
+            f"got {text!r:.80}."
         ) from None
 
 

@@ -138,13 +138,18 @@ def test_the_suggestion_agrees_with_its_preview_and_with_what_if(
     assert shown.forecast.step == [*range(101, 151)]
 
 
-def test_a_preview_changes_nothing_and_refuses_what_a_push_does(
+def test_a_preview_changes_nothing_and_an_anneal_begins_now(
     server: ServerInThread, collapsed: Rank
 ) -> None:
     with Client(server.url, server.owner_token) as client:
         unchanged = client.ask(calls.preview(collapsed.run_id, Control()))
         assert unchanged.forecast == client.diagnosis(collapsed.run_id).forecast
         assert client.control(collapsed.run_id).version == 0
+        pushed = client.set_control(
+            collapsed.run_id, hold={"anneal": ["100%", "40%"], "steps": 300}
+        )
+        assert pushed.control.hold is not None
+        assert pushed.control.hold["target_curve"] == [[101, "100%"], [401, "40%"]]
     answer = httpx.post(
         f"{server.url}/api/v1/runs/{collapsed.run_id}/control/preview",
         json={"method": "clip_v", "mu_low": -1},
@@ -152,6 +157,12 @@ def test_a_preview_changes_nothing_and_refuses_what_a_push_does(
     )
     assert answer.status_code == 422
     assert "mu_low" in answer.text
+    raw = httpx.put(
+        f"{server.url}/api/v1/runs/{collapsed.run_id}/control",
+        json={"method": "none", "hold": {"target": "0.6 to 50% over 20 steps"}},
+        headers={"Authorization": f"Bearer {server.owner_token}", "If-Match": '"1"'},
+    )
+    assert raw.json()["hold"]["target_curve"] == [[101, 0.6], [121, "50%"]]
 
 
 def test_a_run_without_steps_has_no_data(server: ServerInThread, client: Client) -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from isentrope_wire.control import Control, Hold, HoldSide
+from isentrope_wire.control import Control, Hold, HoldSide, begun_at
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, name_and_value
 
@@ -217,6 +217,15 @@ def test_every_preset_is_valid() -> None:
         ({"target_curve": [[2, 0.5], [1, 0.4]]}, r"hold\.target_curve.*\[2, 1\]"),
         ({"target_curve": [[1, -0.5]]}, r"hold\.target_curve.*-0\.5"),
         ({"target_entropy": 0.5, "reward_guard": 1}, r"hold\.reward_guard.*1"),
+        ({"anneal": ["100%", "40%"]}, r"hold\.anneal takes two levels, with steps.*got anneal"),
+        ({"anneal": ["100%", "40%"], "steps": 9, "target_share": 0.5}, "target_share"),
+        ({"anneal": ["100%"], "steps": 9}, r"hold\.anneal is two levels.*100%"),
+        ({"anneal": "100%", "steps": 9}, r"hold\.anneal is two levels"),
+        ({"anneal": ["100%", "40%"], "steps": 0}, r"hold\.steps.*from 1.*got 0"),
+        ({"anneal": ["100%", "40%"], "steps": 9.5}, r"hold\.steps.*9\.5"),
+        ({"anneal": ["100%", "40%"], "steps": 9, "start": True}, r"hold\.start.*True"),
+        ({"anneal": ["100%", 40], "steps": 9}, "'40%'"),
+        ({"target": "100% to 40% over 9.5 steps"}, r"9\.5"),
         ({"target": "half"}, "half"),
         (True, "True"),
         (75, r"target_entropy.*75%"),
@@ -254,6 +263,21 @@ def test_hold_is_written_with_defaults() -> None:
             Hold(target_curve=((1, "100%"), (200, 0.25))),
             "1:100% 200:0.25",
         ),
+        (
+            {"anneal": ["100%", 0.2], "steps": 300},
+            Hold(target_curve=((1, "100%"), (301, 0.2))),
+            "1:100% 301:0.2",
+        ),
+        (
+            {"target": "100% -> 40% over 300 steps", "start": 50},
+            Hold(target_curve=((50, "100%"), (350, "40%"))),
+            "50:100% 350:40%",
+        ),
+        (
+            "0.6 to 50% in 200",
+            Hold(target_curve=((1, 0.6), (201, "50%"))),
+            "1:0.6 201:50%",
+        ),
         (0.75, Hold(target_entropy=0.75), "0.75"),
         ("0.75", Hold(target_entropy=0.75), "0.75"),
         ("12.5%", Hold(target_share=0.125), "12.5%"),
@@ -269,6 +293,24 @@ def test_target_is_read_in_each_form(given: object, hold: Hold, text: str) -> No
     assert (held, hold.target) == (hold, text)
     assert Control.from_document(Control(hold=hold.to_document()).to_document()).held == hold
     assert Hold.from_document({"target": text}) == hold
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        {"anneal": ["100%", "40%"], "steps": 300, "side": "raise"},
+        {"target": "100% to 40% over 300 steps", "target_curve": None, "side": "raise"},
+    ],
+)
+def test_anneal_begins_where_it_is_pushed(hold: dict[str, object]) -> None:
+    pushed = Control.from_document(begun_at({"method": "clip_v", "hold": hold}, 120)).held
+    assert pushed == Hold(target_curve=((120, "100%"), (420, "40%")), side=HoldSide.RAISE)
+    named = {"hold": hold | {"start": 7}}
+    assert begun_at(named, 120) == named
+    short = begun_at({"hold": "100% to 40% over 300 steps"}, 120)["hold"]
+    assert Hold.from_document(short).target == "120:100% 420:40%"
+    for unchanged in ({"hold": "75%"}, {"hold": None}, {}, {"hold": {"target_curve": [[1, 0.5]]}}):
+        assert begun_at(unchanged, 120) == unchanged
 
 
 def test_curve_is_straight_between_its_points() -> None:

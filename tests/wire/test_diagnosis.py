@@ -703,6 +703,10 @@ def test_a_hold_is_previewed_by_the_decision_that_the_probe_would_make() -> None
     there = preview(measured, Control(hold={"target_entropy": entropy}))
     assert "would hold it" in there.message
     assert some(there.forecast).entropy == pytest.approx([entropy] * 50)
+    begins = {"anneal": [entropy, entropy / 2], "steps": 25, "start": some(measured.step)}
+    annealed = some(preview(measured, Control(hold=begins)).forecast).entropy
+    assert entropy / 2 < annealed[24] < annealed[9] < entropy
+    assert annealed[-1] == pytest.approx(entropy / 2, rel=0.05)
     waits = preview(run(collapse, 41, last=last()), Control(hold={"target_entropy": 0.5}))
     assert waits.message.startswith("The hold would wait")
     assert waits.clip_fraction == 0.0

@@ -25,7 +25,7 @@ from isentrope_dashboard.components.basics import (
 from isentrope_dashboard.formatting import count, short_label
 from isentrope_dashboard.formatting import parameter as written
 from isentrope_wire.answers import Alert, Me, RunDetail, TokenScope
-from isentrope_wire.control import Control, HoldSide, Scope
+from isentrope_wire.control import Control, HoldSide, Scope, begun_at
 from isentrope_wire.methods import METHODS, Method, Parameter, Value, method_named
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 
@@ -116,8 +116,9 @@ def fields_of(control: Control) -> Fields:
     )
 
 
-def control_of(fields: Fields, reason: str = "") -> Control:
-    """The control that the fields mean; parameters at their default are not named in it.
+def control_of(fields: Fields, reason: str = "", next_step: int = 1) -> Control:
+    """The control that the fields mean; parameters at their default are not named in it. An anneal
+    begins at the run's next step.
     ConfigurationError: a field has a value that no control can have."""
     method = method_named(fields.method)
     known = parameters_of(method)
@@ -129,6 +130,7 @@ def control_of(fields: Fields, reason: str = "") -> Control:
     }
     if hold:
         hold |= {"target": fields.hold_target, "reward_guard": hold["reward_guard"] == "on"}
+        hold = begun_at({"hold": hold}, next_step)["hold"]
     return Control(
         method=method,
         mu_low=_read(fields.mu_low) if method.thresholds else None,  # type: ignore[arg-type]  # checked there

@@ -264,12 +264,12 @@ def _register_judge(app: Dash, api: Api) -> None:
         view, base = View.of(kept["view"]), kept["base"]
         wanted: Control | ConfigurationError
         try:
-            wanted = card.control_of(Fields(**kept["form"]))
-        except ConfigurationError as error:
-            wanted = error
-        try:
             async with api.open() as client:
                 run = await client.ask(calls.run(view.run_id or ""))
+                try:
+                    wanted = card.control_of(Fields(**kept["form"]), next_step=(run.step or 0) + 1)
+                except ConfigurationError as error:
+                    wanted = error
                 is_older = (
                     base is not None and _may_push(base) and base["version"] < run.control.version
                 )
@@ -427,7 +427,10 @@ def _register_push(app: Dash, api: Api) -> None:
                 if ctx.triggered_id == card.REVERT:
                     wanted, base = await _earlier(client, run_id, int(asked["version"])), newest
                 else:
-                    wanted = card.control_of(Fields(**kept["form"]), reason or "")
+                    run = await client.ask(calls.run(run_id))
+                    wanted = card.control_of(
+                        Fields(**kept["form"]), reason or "", next_step=(run.step or 0) + 1
+                    )
                 over = base if ctx.triggered_id == card.PUSH else newest
                 await _push(client, run_id, wanted, base, over)
         except (ApiError, ConfigurationError) as error:

@@ -18,7 +18,7 @@ from isentrope.client.calls import Call, Names
 from isentrope.client.connection import ApiError, Connection
 from isentrope.client.inline import RunView
 from isentrope_wire import answers
-from isentrope_wire.control import Control
+from isentrope_wire.control import Control, begun_at
 from isentrope_wire.control_answers import ControlVersion, EntropyPerformance, RunControl
 from isentrope_wire.diagnosis.check_states import CheckState
 from isentrope_wire.diagnosis.health import Diagnosis
@@ -276,7 +276,8 @@ class Client(Connection):
             parameters: The method's own by name, such as `{"ratio": 1e-3}`; those not given keep
                 their defaults.
             hold: The entropy to hold: a number of nats such as 0.46, or `"75%"` of the
-                early level; None: none.
+                early level, or `{"anneal": ["100%", "40%"], "steps": 300}` from the run's next
+                step on; None: none.
             reason: Kept in the history.
             guard: `"revert"`: the server takes the control back where it does harm; None or
                 `"alert"`: an alert suggests it.
@@ -294,18 +295,20 @@ class Client(Connection):
             ConfigurationError: A value that no control can have; nothing was sent.
             ControlConflict: The control changed meanwhile; read it again.
         """
-        wanted = Control.from_document(
-            {
-                "method": method,
-                "mu_low": mu_low,
-                "mu_high": mu_high,
-                "scope": scope,
-                "parameters": parameters or {},
-                "hold": hold,
-                "reason": reason,
-                "guard": guard,
-            }
-        )
+        document: dict[str, object] = {
+            "method": method,
+            "mu_low": mu_low,
+            "mu_high": mu_high,
+            "scope": scope,
+            "parameters": parameters or {},
+            "hold": hold,
+            "reason": reason,
+            "guard": guard,
+        }
+        wanted = Control.from_document(document)
+        if hold is not None and begun_at(document, 0) != document:
+            # An anneal that names no start begins where the run is.
+            wanted = Control.from_document(begun_at(document, (self.run(run_id).step or 0) + 1))
         builds_on = self.control(run_id).version if if_version is None else if_version
         item = self.ask(
             calls.set_control(

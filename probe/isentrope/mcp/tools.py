@@ -118,7 +118,8 @@ ControlDocument = Annotated[
     WithJsonSchema({"type": "object", "properties": _CONTROL_FIELDS, "required": ["method"]}),
     Field(
         description=f"The whole control: what is left out has its default. method is one of {', '.join(METHODS)}; hold is "
-        '{"target_entropy": 0.46} in nats, or {"target_share": 0.75} of the early level.'
+        '{"target_entropy": 0.46} in nats, {"target_share": 0.75} of the early level, or '
+        '{"anneal": ["100%", "40%"], "steps": 300, "start": 1}, a line over the run\'s steps.'
     ),
 ]
 RunId = Annotated[str, Field(description="A run's id, as list_runs gives it.")]

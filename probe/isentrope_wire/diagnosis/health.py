@@ -372,7 +372,7 @@ def _unchanged(state: _State) -> tuple[EntropyForecast | None, Estimate | None]:
     if forecast is None or target is None:
         return forecast, course.mean_pace(PROMISED_STEPS)
     if state.measured.is_acting and not state.is_stuck:
-        forecast = _moved(forecast, _approach(course.entropy, target))
+        forecast = _moved(forecast, _approach(course.entropy, [target] * AHEAD))
     else:
         forecast = _until(forecast, target, is_there=state.is_near_target)
     return forecast, _pace_of(forecast, course.entropy)
@@ -422,7 +422,12 @@ def _of_hold(
         )
     if effect is not None and forecast is not None:
         if action.target is not None and action.status in (HoldStatus.HOLDING, HoldStatus.SLEWING):
-            forecast = _moved(forecast, _approach(course.entropy, action.target))
+            hold = control.held
+            targets = [
+                (hold.target_at(step, state.early) if hold else None) or action.target
+                for step in forecast.step
+            ]
+            forecast = _moved(forecast, _approach(course.entropy, targets))
         elif action.target is not None and action.status != HoldStatus.FALLBACK:
             forecast = _until(forecast, action.target, is_there=False)
         effect = (
@@ -458,12 +463,14 @@ def _until(found: EntropyForecast, target: float, *, is_there: bool) -> EntropyF
     )
 
 
-def _approach(entropy: float, target: float) -> list[float]:
-    """The way of a hold that acts to its target; its course so far shows what it does too late."""
-    return [
-        target + (entropy - target) * math.exp(-steps / _HOLD_SETTLES)
-        for steps in range(1, AHEAD + 1)
-    ]
+def _approach(entropy: float, targets: Sequence[float]) -> list[float]:
+    """The way of a hold that acts to its targets, of the next steps; its course so far shows what
+    it does too late."""
+    way, left = [], math.exp(-1 / _HOLD_SETTLES)
+    for target in targets:
+        entropy = target + (entropy - target) * left
+        way.append(entropy)
+    return way
 
 
 def _moved(found: EntropyForecast, entropies: list[float]) -> EntropyForecast:

@@ -107,7 +107,7 @@ async def put_control(
 ) -> ControlVersion:
     """Request a new version. 202: stored; its probe will report the outcome. 200: the same request
     came before."""
-    control = control_from(document.model_dump(exclude={"expires_in_seconds"}))
+    control = control_from(document.model_dump(exclude={"expires_in_seconds"}), run)
     if isentrope_assistant is not None and control.guard is None:
         control = replace(control, guard="revert")
     request = ControlRequest(
@@ -155,7 +155,7 @@ async def preview_control(
 
     Nothing is changed. 422: no probe could apply it.
     """
-    control = control_from(document.model_dump(exclude={"expires_in_seconds"}))
+    control = control_from(document.model_dump(exclude={"expires_in_seconds"}), run)
     return await read_of(
         backend, run, lambda connection: preview(measured(connection, run), control, curves=curves)
     )

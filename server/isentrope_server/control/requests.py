@@ -18,7 +18,7 @@ from isentrope_server.store.access import Principal
 from isentrope_server.store.controls import ControlItem
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import ControlChanged, Transaction
-from isentrope_wire.control import LONGEST_REASON, Control
+from isentrope_wire.control import LONGEST_REASON, Control, begun_at
 from isentrope_wire.control_answers import PredictedEffect, State
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import Alert, ControlSnapshot
@@ -51,10 +51,11 @@ class ControlRequest:
         return self.by.name
 
 
-def control_from(document: Mapping[str, object]) -> Control:
-    """Read the control in a request's body; Unprocessable: no probe could apply it."""
+def control_from(document: Mapping[str, object], run: Run) -> Control:
+    """Read the control in a request's body, for this run; Unprocessable: no probe could apply
+    it."""
     try:
-        return Control.from_document(document)
+        return Control.from_document(begun_at(document, (run.step or 0) + 1))
     except ConfigurationError as error:
         raise Unprocessable(str(error), field="control") from error
 
