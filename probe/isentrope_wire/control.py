@@ -151,7 +151,7 @@ class Hold:
             given |= target_from_text(given.pop("target"))
         if given.keys() & set(ANNEAL):
             anneal = {name: given.pop(name) for name in ANNEAL if name in given}
-            given = _with_anneal(given, anneal)
+            given = _compiled_anneal(given, anneal)
         return cls(**given)
 
     def to_document(self) -> dict[str, object]:
@@ -210,16 +210,10 @@ def target_from_text(text: object) -> dict[str, object]:
     written = str(text).strip()
     if annealed := _ANNEAL_TEXT.fullmatch(written):
         first, last, steps = annealed.groups()
-        levels = [level if "%" in level else _number(level) for level in (first, last)]
-        return {"anneal": levels, "steps": _whole(steps)}
+        return {"anneal": [_level(first), _level(last)], "steps": _whole(steps)}
     if ":" in written:
         points = [point.partition(":") for point in written.replace(",", " ").split()]
-        return {
-            "target_curve": [
-                [_whole(step), level if "%" in level else _number(level)]
-                for step, _, level in points
-            ]
-        }
+        return {"target_curve": [[_whole(step), _level(level)] for step, _, level in points]}
     return (
         {"target_share": written} if written.endswith("%") else {"target_entropy": _number(written)}
     )
@@ -240,7 +234,7 @@ def begun_at(document: Mapping[str, object], step: int) -> dict[str, object]:
     return {**document, "hold": {**hold, "start": step}}
 
 
-def _with_anneal(
+def _compiled_anneal(
     fields_of_hold: Mapping[str, object], anneal: Mapping[str, object]
 ) -> dict[str, object]:
     """The fields of a hold with the curve of two points that the anneal means."""
@@ -255,17 +249,27 @@ def _with_anneal(
         raise ConfigurationError(
             f"hold.anneal is two levels [from, to], such as ['100%', '40%'], got {shown(levels)}."
         )
-    for name, number, least in (("steps", steps, 1), ("start", start, 0)):
-        is_whole = isinstance(number, int) and not isinstance(number, bool)
-        if not is_whole or not least <= number <= LONGEST_ANNEAL:
-            raise ConfigurationError(
-                f"hold.{name} is a whole number from {least} to {LONGEST_ANNEAL}, "
-                f"got {shown(number)}."
-            )
-    begins = int(str(start))
-    ends = begins + int(str(steps))
-    curve = [[begins, levels[0]], [ends, levels[1]]]
-    return {**fields_of_hold, "target_curve": curve}
+    begins = _count_of_steps("start", start, 0)
+    ends = begins + _count_of_steps("steps", steps, 1)
+    return {**fields_of_hold, "target_curve": [[begins, levels[0]], [ends, levels[1]]]}
+
+
+def _count_of_steps(name: str, value: object, least: int) -> int:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not least <= value <= LONGEST_ANNEAL
+    ):
+        raise ConfigurationError(
+            f"hold.{name} is a whole number from {least} to {LONGEST_ANNEAL}, got {shown(value)}."
+        )
+    return value
+
+
+def _level(text: str) -> Level:
+    if "%" in text:
+        return text
+    return _number(text)
 
 
 def _number(text: str) -> float:

@@ -632,6 +632,68 @@ method(
         *_COMMON,
     ),
 )
+_nats = partial(Parameter, minimum=0.0, minimum_excluded=True)
+
+method(
+    "entrocraft",
+    label="Entrocraft",
+    does="below a band of the entropy drops samples with A > 0, above it those with A < 0",
+    source="arXiv:2604.26326, algorithm 1",
+    implementation="targets.ENTROCRAFT",
+    rising=("low", "high"),
+    # The example of the authors' code, which then lowers the band by 0.2.
+    parameters=(
+        _nats("low", 0.6, "lower edge of the band, nats"),
+        _nats("high", 0.7, "upper edge of the band, nats"),
+        _nats("low_end", None, "where the lower edge has gone to after steps, nats"),
+        _nats("high_end", None, "where the upper edge has gone to after steps, nats"),
+        Parameter(
+            "steps",
+            None,
+            "of the run, after which the edges have gone to their ends",
+            minimum=1,
+            whole=True,
+        ),
+        *_COMMON,
+    ),
+)
+method(
+    "stare",
+    label="STARE",
+    does="weighs the least likely tokens up (A > 0) or down (A < 0) while H < H_target",
+    source="arXiv:2606.19236, section 4",
+    implementation="targets.STARE",
+    parameters=(
+        _share(
+            "share",
+            0.1,
+            "of the tokens of each sign of A, the least likely of which are weighed",
+            minimum_excluded=True,
+        ),
+        _at_least_0("amplify", 1.1, "what those with A > 0 count"),
+        _at_least_0("attenuate", 1.0, "what those with A < 0 count; the authors' variant C2: 0.9"),
+        _nats("target_entropy", 0.3, "nats, below which it acts"),
+        *_COMMON,
+    ),
+)
+method(
+    "entropy_bonus",
+    label="Entropy bonus",
+    does="adds the gradient of alpha H, estimated from the sampled token",
+    source="arXiv:2505.22312",
+    implementation="targets.ENTROPY_BONUS",
+    parameters=(
+        Parameter(
+            "coefficient",
+            0.01,
+            "alpha, what it begins with where it follows a target; a negative one lowers H",
+        ),
+        _nats("target_entropy", None, "nats; alpha then follows the entropy, and acts up to it"),
+        _at_least_0("change_per_step", 0.005, "alpha moves by it a step, with target_entropy"),
+        _at_least_0("largest", 1.0, "the largest alpha, with target_entropy"),
+        *_COMMON,
+    ),
+)
 
 
 SUGGESTED = Method.CLIP_V

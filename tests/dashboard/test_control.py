@@ -45,7 +45,7 @@ def example(method: Method) -> Control:
         elif parameter.whole:
             values[name] = 7
         else:
-            values[name] = 0.4 if name != "omega_high" else 2.5
+            values[name] = 2.5 if name in method.rising[-1:] else 0.4
     return Control(method=method, mu_low=1.25 if method.thresholds else None, parameters=values)
 
 

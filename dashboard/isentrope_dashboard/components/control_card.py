@@ -130,7 +130,7 @@ def control_of(fields: Fields, reason: str = "", next_step: int = 1) -> Control:
     }
     if hold:
         hold |= {"target": fields.hold_target, "reward_guard": hold["reward_guard"] == "on"}
-        hold = begun_at({"hold": hold}, next_step)["hold"]
+    begun = begun_at({"hold": (fields.hold and hold) or None}, next_step)
     return Control(
         method=method,
         mu_low=_read(fields.mu_low) if method.thresholds else None,  # type: ignore[arg-type]  # checked there
@@ -141,7 +141,7 @@ def control_of(fields: Fields, reason: str = "", next_step: int = 1) -> Control:
             for name, one in method.parameters.items()
             if values[name] != one.default
         },
-        hold=hold if fields.hold and hold else None,
+        hold=begun["hold"],  # type: ignore[arg-type]  # checked there
         reason=reason,
     )
 

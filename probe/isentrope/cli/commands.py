@@ -238,8 +238,9 @@ def export(
 @click.option(
     "--hold-target",
     metavar="NATS|SHARE%|CURVE",
-    help="Hold the mean entropy at this value, at a share of its early level such as 75%, on a curve of steps such as "
-    "'1:100% 200:25%', or on a line from now on such as '100% to 40% over 300 steps'.",
+    help="Hold the mean entropy at this value, at a share of its early level such as 75%, on a "
+    "curve of steps such as '1:100% 200:25%', or on a line from now on such as "
+    "'100% to 40% over 300 steps'.",
 )
 @click.option(
     "--hold",

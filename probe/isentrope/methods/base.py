@@ -66,8 +66,12 @@ class Intervention:
     tokens."""
     count_cutoff: Callable[[Control, TokenBatch, Centres], Tensor] | None = None
     """The value above which the share of tokens lies that the control names, counted over these
-    tokens: a scalar on the device. It serves for other tokens than it was counted from: those of
-        the next step. None: the method never ranks."""
+    tokens: a scalar on the device, or a vector of what the method counts. It serves for other
+    tokens than it was counted from: those of the next step. None: the method never ranks."""
+    follow: Callable[[Control, TokenBatch, Tensor | None], Tensor] | None = None
+    """What takes the place of the cutoff in a method that remembers: a vector on the device, made
+    of the tokens of the step before and of what it gave for the step before that; None: it had
+    nothing, or of another control."""
     ranks_with: str = ""
     """The parameter without which the method ranks no tokens; empty: it always does."""
     uses_means: bool = False
@@ -76,9 +80,10 @@ class Intervention:
     covariance_effects: CovarianceEffects | None = None
 
     def ranks(self, control: Control) -> bool:
-        """Whether it ranks tokens, as the control asks for it."""
-        return self.count_cutoff is not None and (
-            not self.ranks_with or control.value(self.ranks_with) is not None
+        """Whether it ranks tokens, or remembers them, as the control asks for it."""
+        return self.follow is not None or (
+            self.count_cutoff is not None
+            and (not self.ranks_with or control.value(self.ranks_with) is not None)
         )
 
     def cutoff(self, control: Control, tokens: TokenBatch, centres: Centres) -> Tensor | None:

@@ -106,7 +106,9 @@ class SelectionBasis:
         if batches:
             self._one_call = alone and len(batches) == 1
             if _ranks_tokens(control):
-                self._ranked, self._cutoff = _joined(batches), None
+                self._ranked = _joined(batches)
+                if INTERVENTIONS[control.method].follow is None:
+                    self._cutoff = None
 
     def select(self, control: Control, tokens: TokenBatch) -> tuple[str | None, Selection]:
         """The source that the control's decision about a micro-batch was counted from, see
@@ -172,6 +174,8 @@ class SelectionBasis:
         """Everything remembered, as plain values: for a checkpoint; waits for the device. The
         cutoff of the next step is counted here, for the tokens of a step can't be kept: under
         another control the first `gate` calls after the restoration count their own."""
+        if control.method in INTERVENTIONS and INTERVENTIONS[control.method].follow is not None:
+            self._remembered(control)
         means, cutoff = self.means(), self._cutoff if self._ranked is None else None
         if self._ranked is not None and means is not None:
             # What the next step's first `gate` would count, the control and the thresholds being
@@ -195,7 +199,7 @@ class SelectionBasis:
             "means": None if means is None else [number(float(mean)) for mean in means],
             "cutoff": None
             if cutoff is None
-            else {"control": cutoff[0].to_document(), "value": number(float(cutoff[1]))},
+            else {"control": cutoff[0].to_document(), "value": _plain(cutoff[1])},
         }
 
     def restore(self, shared: Mapping[str, Any], own: Mapping[str, Any]) -> None:
@@ -213,7 +217,7 @@ class SelectionBasis:
         if means is not None:
             self._means.value = torch.stack([_scalar(means[1]), _scalar(means[0])])
         if cutoff is not None:
-            self._cutoff = Control.from_document(cutoff["control"]), _scalar(cutoff["value"])
+            self._cutoff = Control.from_document(cutoff["control"]), _read_cutoff(cutoff["value"])
 
     def _own(self, first_call: bool) -> bool:
         """Whether a micro-batch counts from itself though there is a step before."""
@@ -229,6 +233,8 @@ class SelectionBasis:
         if not method.ranks(control):
             self._ranked = self._cutoff = None
             return None, False
+        if method.follow is not None:
+            return self._remembered(control), False
         if self._own(tokens.first_position == 0):
             self._ranked = self._cutoff = None
             return method.cutoff(control, tokens, centres), True
@@ -239,6 +245,31 @@ class SelectionBasis:
         if self._cutoff is None or self._cutoff[0] != control:
             return method.cutoff(control, tokens, centres), True
         return self._cutoff[1], False
+
+    def _remembered(self, control: Control) -> Tensor | None:
+        """What a method that remembers has after the step before; None: it has seen none."""
+        before: Tensor | None = None
+        if self._cutoff is not None and self._cutoff[0] == control:
+            before = self._cutoff[1]
+        follow = INTERVENTIONS[control.method].follow
+        if follow is not None and self._ranked is not None:
+            before = follow(control, self._ranked, before)
+        self._ranked = self._cutoff = None
+        if before is not None:
+            self._cutoff = control, before
+        return before
+
+
+def _plain(cutoff: Tensor) -> float | str | list[float | str]:
+    if cutoff.dim():
+        return [number(value) for value in cutoff.tolist()]
+    return number(float(cutoff))
+
+
+def _read_cutoff(value: float | str | list[float | str]) -> Tensor:
+    if isinstance(value, list):
+        return torch.stack([*map(_scalar, value)])
+    return _scalar(value)
 
 
 def _scalar(number: float | str) -> Tensor:

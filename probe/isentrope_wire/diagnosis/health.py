@@ -422,11 +422,10 @@ def _of_hold(
         )
     if effect is not None and forecast is not None:
         if action.target is not None and action.status in (HoldStatus.HOLDING, HoldStatus.SLEWING):
-            hold = control.held
-            targets = [
-                (hold.target_at(step, state.early) if hold else None) or action.target
-                for step in forecast.step
-            ]
+            targets = [action.target] * AHEAD
+            if control.held is not None and control.held.target_curve is not None:
+                curve = [control.held.target_at(step, state.early) for step in forecast.step]
+                targets = [target or action.target for target in curve]
             forecast = _moved(forecast, _approach(course.entropy, targets))
         elif action.target is not None and action.status != HoldStatus.FALLBACK:
             forecast = _until(forecast, action.target, is_there=False)

@@ -14,7 +14,15 @@ from isentrope_wire.control import Method, Scope
 from isentrope_wire.methods import METHODS, Parameter
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
-WEIGHS = ("kl_cov", "unlikely", "rank_reward", "positive_advantage", "steer")
+WEIGHS = (
+    "kl_cov",
+    "unlikely",
+    "rank_reward",
+    "positive_advantage",
+    "steer",
+    "stare",
+    "entropy_bonus",
+)
 GUIDE = (Path(__file__).parents[3] / "docs" / "methods.md").read_text(encoding="utf-8")
 EXAMPLES = [
     line

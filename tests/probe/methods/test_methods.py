@@ -4,12 +4,15 @@ and its cases break."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from isentrope.methods.base import Centres, top_share_cutoff
 from isentrope.methods.covariance import covariance_scores
+from isentrope.methods.gate import gated_logprobs
+from isentrope.methods.targets import ENTROPY_BONUS, follow_entropy
 from isentrope.statistics.moments import threshold_statistics
 from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
@@ -47,6 +50,12 @@ GROUP = tokens(
     groups=torch.ones(3),
 )
 # p = 1/2, H = log 2 + 0.01, A = 1: Omega = 0.005, a quarter of the way to 0.02
+# mean H = 0.5
+BATCH = tokens(
+    [1.0, 1.0, 1.0, -1.0, -2.0, 0.0],
+    logprobs=[-0.5, -2.0, -1.0, -3.0, -1.0, -9.0],
+    entropies=[0.25, 0.75, 0.5, 1.0, 0.5, 0.0],
+)
 STEADY = tokens([1.0], logprobs=[-math.log(2)], entropies=[math.log(2) + 0.01])
 
 
@@ -98,6 +107,21 @@ def control(method: str, scope: str = "all", mu: tuple[float | None, float | Non
         (control("ratio_clip"), tokens([1.0, -1.0]), [0, 1]),
         (control("entropy_ratio_clip"), FLATTER, [0, 2]),
         (control("entropy_ratio_clip", beta_high=0.3), FLATTER, [0, 2, 3]),
+        (control("entrocraft", low=0.51, high=0.6), BATCH, [3, 4, 5]),
+        (control("entrocraft", low=0.3, high=0.49), BATCH, [0, 1, 2, 5]),
+        (control("entrocraft", low=0.3, high=0.5), BATCH, list(range(6))),
+        (control("entrocraft", "negative", low=0.51, high=0.6), BATCH, list(range(6))),
+        # Half of the way from 0.6 to 0.44 the lower edge is 0.52, at its end 0.44.
+        (
+            control("entrocraft", low=0.6, high=0.7, low_end=0.44, high_end=0.54, steps=10),
+            replace(BATCH, step=5),
+            [3, 4, 5],
+        ),
+        (
+            control("entrocraft", low=0.6, high=0.7, low_end=0.44, high_end=0.54, steps=10),
+            replace(BATCH, step=20),
+            list(range(6)),
+        ),
         (control("entropy_ratio_clip"), tokens([1.0, 1.0], entropies=[5.0, 0.1]), [0, 1]),
     ],
 )
@@ -127,6 +151,19 @@ def test_tokens_kept(one: Control, of: TokenBatch, expected: list[int]) -> None:
         (control("rank_reward", beta=0), GROUP, [1, 1, 1]),
         (control("steer", minimum_weight=0.8), STEADY, [0.8**0.25]),
         (control("steer", minimum_weight=1.0), STEADY, [1]),
+        # Of three tokens with A > 0 a tenth, and of two with A < 0, is one: the least likely.
+        (control("stare", target_entropy=0.51), BATCH, [1, 1.1, 1, 1, 1, 1]),
+        (control("stare", target_entropy=0.51, attenuate=0.9), BATCH, [1, 1.1, 1, 0.9, 1, 1]),
+        (control("stare", target_entropy=0.51, share=0.5), BATCH, [1, 1.1, 1.1, 1, 1, 1]),
+        (control("stare", target_entropy=0.5, attenuate=0.9), BATCH, [1] * 6),
+        # 1 - 0.1 (log p + H) / A
+        (
+            control("entropy_bonus", coefficient=0.1),
+            BATCH,
+            [1.025, 1.125, 1.05, 1 - 0.2, 1 - 0.1 * 0.25, 1],
+        ),
+        (control("entropy_bonus", "negative", coefficient=-0.1), BATCH, [1, 1, 1, 1.2, 1.025, 1]),
+        (control("entropy_bonus", coefficient=0.1, target_entropy=0.5), BATCH, [1] * 6),
     ],
 )
 def test_weights(one: Control, of: TokenBatch, expected: list[float]) -> None:
@@ -140,6 +177,10 @@ def test_weights(one: Control, of: TokenBatch, expected: list[float]) -> None:
         (control("score_sign", action="keep"), tokens([1.0, 1.0], discriminator=[math.nan, 1.0])),
         (control("top_entropy", fraction=1.0), tokens([1.0, 1.0], entropies=[math.nan, 0.2])),
         (control("unlikely"), tokens([1.0, 1.0], logprobs=[math.nan, -0.1])),
+        (control("entrocraft"), tokens([1.0, 1.0], entropies=[math.nan] * 2)),
+        (control("stare"), tokens([1.0, 1.0], logprobs=[math.nan] * 2)),
+        (control("stare"), tokens([1.0, 1.0], entropies=[math.nan] * 2)),
+        (control("entropy_bonus"), tokens([0.0, 1.0], logprobs=[-1.0, math.nan])),
         (control("unlikely"), tokens([1.0, 1.0], logprobs=[-9.0, -0.1], mask=[False, True])),
         (
             control("entropy_ratio_clip"),
@@ -172,6 +213,40 @@ def test_weights(one: Control, of: TokenBatch, expected: list[float]) -> None:
 )
 def test_what_is_unknown_or_not_finite_keeps_its_gradient(one: Control, of: TokenBatch) -> None:
     assert (selected(one, of).factors == 1).all()
+
+
+def test_entropy_bonus_follows_the_entropy() -> None:
+    """TRL: off in the first step; on after a step at or below the target, by the coefficient moved
+    since."""
+    numbers = {"coefficient": 0.1, "target_entropy": 0.5, "change_per_step": 0.02, "largest": 0.11}
+    one = Control(method="entropy_bonus", parameters=numbers)
+    at, above = BATCH, replace(BATCH, scores=replace(BATCH.scores, entropies=torch.ones(6)))
+    state = follow_entropy(one, at, None)
+    assert state.tolist() == pytest.approx([0.11, 0.5])  # 0.12, and no more than the largest
+    factors = ENTROPY_BONUS.select(one, at, own_centres(at), state).factors
+    assert factors[0].item() == pytest.approx(1 + 0.11 * 0.25)
+    state = follow_entropy(one, above, state)
+    assert state.tolist() == pytest.approx([0.09, 1.0])
+    assert (ENTROPY_BONUS.select(one, at, own_centres(at), state).factors == 1).all()
+    nothing = replace(BATCH, mask=torch.zeros(6, dtype=torch.bool))
+    assert follow_entropy(one, nothing, state)[0].item() == pytest.approx(0.09)
+
+
+def test_sampled_bonus_has_the_gradient_of_the_entropy() -> None:
+    """Summed over every token, weighted by its probability: the gradient of -A log p - alpha H."""
+    logits = torch.tensor([0.3, -1.0, 2.0, 0.5], dtype=torch.float64, requires_grad=True)
+    logprobs = torch.log_softmax(logits, 0)
+    p, entropy = logprobs.exp().detach(), -(logprobs.exp() * logprobs).sum()
+    advantages = torch.tensor([1.0, -1.0, 0.5, -2.0])
+    batch = tokens(
+        advantages, logprobs=logprobs.detach(), entropies=entropy.detach().expand(4).clone()
+    )
+    factors = selected(control("entropy_bonus", coefficient=0.3), batch).factors
+    gated = gated_logprobs(logprobs, factors)
+    (got,) = torch.autograd.grad(-(p * advantages * gated).sum(), logits, retain_graph=True)
+    plain = -(p * advantages * logprobs).sum() - 0.3 * entropy
+    (wanted,) = torch.autograd.grad(plain, logits)
+    assert got.tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
 
 
 def test_sigma_leaves_out_padding_and_what_is_not_finite_and_merges_micro_batches() -> None:

@@ -3,6 +3,7 @@ used."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -81,6 +82,27 @@ def test_a_method_that_comes_anew_counts_from_the_micro_batch_for_one_step() -> 
     assert centres.mean_logprob == -2
     close(one, KL, [FIRST], means([4, 0, -2]))
     assert one.choose(KL, SECOND)[0] == "previous_step"
+
+
+def test_a_method_that_remembers_goes_on_from_the_step_before() -> None:
+    numbers = {"coefficient": 0.1, "target_entropy": 0.3, "change_per_step": 0.02}
+    bonus = Control(method="entropy_bonus", parameters=numbers)
+    one = SelectionBasis("auto")
+    assert one.choose(bonus, FIRST)[2] is None
+    for batches, coefficient, entropy in (([FIRST], 0.12, 0.25), ([FIRST, SECOND], 0.1, 0.35)):
+        close(one, bonus, batches, means([6, 0, 0]))
+        value = one.choose(bonus, SECOND)[2]
+        assert value is not None
+        assert value.tolist() == pytest.approx([coefficient, entropy])
+    close(one, bonus, [FIRST], means([4, 0, 0]))
+    again, state = SelectionBasis("auto"), json.loads(json.dumps(one.state(bonus)))
+    again.restore(state, state)
+    for of in (one, again):
+        value = of.choose(bonus, SECOND)[2]
+        assert value is not None
+        assert value.tolist() == pytest.approx([0.12, 0.25])
+    other = Control(method="entropy_bonus", parameters={**numbers, "coefficient": 0.5})
+    assert again.choose(other, SECOND)[2] is None
 
 
 def test_means_are_those_of_all_ranks_weighted_by_their_tokens() -> None:
