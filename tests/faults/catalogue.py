@@ -96,6 +96,7 @@ FAULTS = (
     Fault(process_faults.server_killed_at_checkpoint, needs=COMPILER),
     Fault(process_faults.server_frozen),
     Fault(process_faults.server_stopped),
+    _shared(process_faults.trainer_killed_in_a_fast_loop),
     _shared(process_faults.shipper_killed),
     _shared(process_faults.shipper_frozen),
     _shared(process_faults.every_way_to_exit),

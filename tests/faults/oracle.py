@@ -225,6 +225,9 @@ def _judge_stream(
             total.require(allowed, f"seq {seq} is missing: {gap}")
         elif seq > last_seq and last_line_at - offer.at <= allowance.unwritten_seconds:
             total.unwritten += 1
+        elif offer is ledger.offers[-1] and offer.accepted is None:
+            # The process was killed in the middle of handing it over.
+            total.unwritten += 1
         else:
             total.broken.append(
                 f"seq {seq} is neither stored nor covered by a gap (accepted: {offer.accepted})"

@@ -9,6 +9,8 @@ import signal
 import sys
 import time
 
+from isentrope.transport.spool_reader import KILLED
+from isentrope.transport.spool_writer import QUEUE_FULL
 from tests.faults.faulty_libc import failing_calls
 from tests.faults.oracle import Allowance, Verdict
 from tests.faults.stage import Stage, Trainer
@@ -17,8 +19,9 @@ from tests.system.running_server import wait_for
 GENTLE = {"return": 0, "forget": 0, "exception": 1, "sys.exit": 0, "SIGINT": -2}
 """Python ends in its own time, and with what exit code: nothing may be lost."""
 ABRUPT = {"os._exit": 0, "SIGTERM": -15, "SIGKILL": -9}
-"""Python is not asked: what was put in the last moment may not be on disk."""
-LAST_MOMENT = Allowance(unwritten_seconds=0.5)
+"""Python is not asked: what was put in the last moment may not be on disk, and is a gap."""
+LAST_MOMENT = Allowance(gap_reasons=(KILLED,))
+FAST = Allowance(gap_reasons=(KILLED, QUEUE_FULL))
 SPOOL_GONE = Allowance(unwritten_seconds=1e9)
 """The user deleted it: what had not been delivered is lost with it, and only that."""
 
@@ -167,6 +170,22 @@ def _ending(stage: Stage, how: str, code: int) -> Trainer:
     run_id = f"ends-by-{how.strip('_').replace('._', '-').replace('.', '-')}"
     plan = stage.plan(run_id, steps=60, ending=how)
     return stage.start_trainer(plan, expected_exit=code)
+
+
+def trainer_killed_in_a_fast_loop(stage: Stage) -> Verdict:
+    """kill -9 of trainers that make some thousand steps a second: what was not on disk is a gap."""
+    total = Verdict()
+    for life in range(2 if stage.short else 8):
+        trainer = stage.running_trainer(
+            f"fast-{life}", step_seconds=0.0, expected_exit=-9, histograms=8
+        )
+        trainer.process.kill()
+        trainer.finish()
+        stage.expect_delivery(trainer)
+        total += stage.verdict_on([trainer.ledger], FAST)
+    total.require(total.in_gaps > 0, "all was on disk: nothing was tried")
+    total.hold()
+    return total
 
 
 def forked_children(stage: Stage) -> Verdict:

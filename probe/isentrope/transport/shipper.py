@@ -10,6 +10,7 @@ runs, and never drops a record."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import logging
 import logging.handlers
@@ -25,16 +26,22 @@ from pathlib import Path
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from isentrope.transport.connection import ServerAway, ServerRefuses, TelemetryConnection, TooSlow
-from isentrope.transport.files import ProcessLock, is_held_by_another_process, write_document
+from isentrope.transport.files import (
+    ProcessLock,
+    is_held_by_another_process,
+    read_tally,
+    write_document,
+)
 from isentrope.transport.spool_folder import (
     ControlFile,
     ShipperState,
     ShipperStatus,
+    SpoolEnd,
     SpoolError,
     SpoolFolder,
     drop_delivered,
 )
-from isentrope.transport.spool_reader import SpoolReader
+from isentrope.transport.spool_reader import KILLED, SpoolReader
 from isentrope_wire import environment
 from isentrope_wire.backoff import Backoff
 from isentrope_wire.errors import ConfigurationError
@@ -81,6 +88,8 @@ class ShipperSettings:
     torn_end_is_lost: bool = True
     """Whether a record that is torn at the end of a spool without a file `end` is a gap. In a copy
     of a spool whose training process runs on another machine it is not."""
+    tally: int | None = None
+    """Descriptor of the training process's `Tally`: the last record it has handed over."""
 
 
 class Shipper:
@@ -182,12 +191,9 @@ class Shipper:
 
     def _push_next(self, connection: TelemetryConnection, *, trainer_gone: bool) -> bool:
         batch = self._reader.next_batch(self._settings.batch_records, self._batch_bytes)
-        if not batch and trainer_gone:
-            batch = (
-                self._reader.missing_at_the_end(self._folder.read_end())
-                if self._ends_are_final
-                else []
-            )
+        if not batch and trainer_gone and self._ends_are_final:
+            end = self._folder.read_end() or self._end_of_killed_trainer()
+            batch = self._reader.missing_at_the_end(end)
         if not batch:
             return False
         if self._reader.misses_files and self._was_delivered_by_another(connection):
@@ -230,6 +236,17 @@ class Shipper:
         self._reader.resume_after(acked_through)
         self._acknowledge(acked_through)
         return True
+
+    def _end_of_killed_trainer(self) -> SpoolEnd | None:
+        """How the spool would have ended: what was handed over and is not on disk is a gap. None
+        where this is not known."""
+        if self._settings.tally is None:
+            return None
+        end = SpoolEnd(read_tally(self._settings.tally), KILLED)
+        with contextlib.suppress(OSError):
+            # For the next shipper, if this one does not deliver it.
+            write_document(self._folder.end, end)
+        return end
 
     @property
     def _ends_are_final(self) -> bool:
@@ -369,6 +386,7 @@ def main() -> int:
         prog="python -m isentrope.transport.shipper", description=__doc__
     )
     parser.add_argument("folder", type=Path, help="the spool folder of one rank")
+    parser.add_argument("--tally", type=int, help="descriptor of the last record's number")
     arguments = parser.parse_args()
     folder = SpoolFolder(arguments.folder)
     try:
@@ -376,9 +394,10 @@ def main() -> int:
         _log_into(folder.log)
         drain_seconds = float(os.environ.get(DRAIN_VARIABLE) or DRAIN_SECONDS)
         keep_seconds = environment.keep_delivered_seconds()
-        status = ship(
-            folder, ShipperSettings(drain_seconds=drain_seconds, keep_seconds=keep_seconds)
+        settings = ShipperSettings(
+            drain_seconds=drain_seconds, keep_seconds=keep_seconds, tally=arguments.tally
         )
+        status = ship(folder, settings)
     except (SpoolError, ConfigurationError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_NO_SPOOL

@@ -15,7 +15,12 @@ import time
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from isentrope.transport.files import ProcessLock, is_held_by_another_process, write_document
+from isentrope.transport.files import (
+    ProcessLock,
+    Tally,
+    is_held_by_another_process,
+    write_document,
+)
 from isentrope.transport.spool_disk import SpoolLimits
 from isentrope.transport.spool_folder import (
     ControlFile,
@@ -82,6 +87,8 @@ class ShipperSupervisor:
             # calls.
             "GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "NONE"),
         }
+        # What a killed process had handed over is known to its shipper. Linux alone has it.
+        self.tally = Tally() if hasattr(os, "memfd_create") else None
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
         self._pauses = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
@@ -129,6 +136,10 @@ class ShipperSupervisor:
             "isentrope.transport.shipper",
             str(self._folder.path),
         ]
+        inherited: tuple[int, ...] = ()
+        if self.tally is not None:
+            inherited = (self.tally.descriptor,)
+            shipper += ["--tally", str(self.tally.descriptor)]
         # A shell between them: Ray kills the children of a worker that exits, not their children,
         # and the last reports are still to be delivered then.
         command = ["/bin/sh", "-c", '"$@" & wait $!', "sh", *shipper]
@@ -139,6 +150,7 @@ class ShipperSupervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
+                pass_fds=inherited,
                 # A Ctrl-C in the trainer's terminal must not reach the process that delivers its
                 # last reports.
                 start_new_session=True,
@@ -181,6 +193,8 @@ class SpoolTransport:
         self._absent_since: float | None = None
         self._max_queued_messages = limits.max_queued_messages
         self._writer = SpoolWriter(folder.path, run, self._queue, limits)
+        self._tally = None if supervisor is None else supervisor.tally
+        self._count_handed_over()
         self._control_file = ControlFile(folder.control)
         self._requested: ControlSnapshot | None = None
         self._acked_through = 0
@@ -234,7 +248,15 @@ class SpoolTransport:
         if self._is_closing:
             self._refused_after_close += 1
             return False
-        return os.getpid() == self._owner_pid and self._queue.put(make)
+        if os.getpid() != self._owner_pid:
+            return False
+        accepted = self._queue.put(make)
+        self._count_handed_over()
+        return accepted
+
+    def _count_handed_over(self) -> None:
+        if self._tally is not None:
+            self._tally.set(FIRST_SEQ + self._queue.accepted + self._queue.refused)
 
     def requested_control(self) -> ControlSnapshot | None:
         """The newest control that the shipper received."""
@@ -444,6 +466,8 @@ class SpoolTransport:
             # A shipper that died a moment ago would not be restarted once this process is gone.
             with contextlib.suppress(OSError):
                 self._supervisor.keep_running(last=True)
+        if self._tally is not None:
+            self._tally.close()
 
     def _write_end_of_a_hanging_writer(self) -> None:
         """Write the file `end` for a writer thread that did not finish: what was accepted, and the

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 DAMAGED = "the spool on disk was damaged"
 TORN = "the training process ended while this was written"
+KILLED = "the training process was killed before this was written"
 NEVER_WRITTEN = "the end of the spool was never written, or is lost"
 REMOVED = "files of the spool were removed before they were delivered"
 LOST_BY_THE_SERVER = "the server had acknowledged these records and has them no longer"

@@ -179,6 +179,8 @@ class SpoolWriter:
         self.numbered_through = FIRST_SEQ - 1
         """The highest number given to a record or covered by a gap, on disk or not."""
         self._group: list[NumberedFrame] = []
+        self._unnumbered = 0
+        """Messages that were taken from the queue and have no number yet."""
         self._disk_error: str | None = None
         self._failures_logged = self._refusals_logged = False
         self._lost: Lost | None = None
@@ -194,7 +196,7 @@ class SpoolWriter:
     @property
     def idle(self) -> bool:
         """Whether nothing waits to be written."""
-        return not self._group and self._queue.empty
+        return not self._group and not self._unnumbered and self._queue.empty
 
     @property
     def _has_little_room(self) -> bool:
@@ -238,11 +240,25 @@ class SpoolWriter:
         # One by one: a message that is taken and not built in time looks like one that was never
         # put.
         while len(self._group) < GROUP_RECORDS and not out_of_time():
+            if self._unnumbered:
+                self._add_gap(self._unnumbered, NOT_BUILT)
+                self._unnumbered = 0
             entries = self._queue.take(1)
             if not entries:
                 return
             for entry in entries:
-                self._add(entry)
+                self._add_or_count(entry)
+
+    def _add_or_count(self, entry: MakeMessage | Refused) -> None:
+        """Add an entry. Where there is no memory even for its gap, it gets one at the next call:
+        each entry has its numbers, so that those behind it keep theirs."""
+        before = self.numbered_through
+        try:
+            self._add(entry)
+        except Exception:
+            if self.numbered_through == before:
+                self._unnumbered += entry.count if isinstance(entry, Refused) else 1
+            raise
 
     def _add(self, entry: MakeMessage | Refused) -> None:
         if isinstance(entry, Refused):
@@ -267,20 +283,19 @@ class SpoolWriter:
     def _add_record(
         self, payload: bytes, report: StepReport | None = None, *, is_lightened: bool = False
     ) -> None:
-        self.numbered_through += 1
-        self._group.append(
-            _frame_of(self.numbered_through, payload, report, is_lightened=is_lightened)
-        )
+        seq = self.numbered_through + 1
+        self._group.append(_frame_of(seq, payload, report, is_lightened=is_lightened))
+        self.numbered_through = seq
 
     def _add_gap(self, count: int, reason: str) -> None:
         first, last = self.numbered_through + 1, self.numbered_through + count
-        self.numbered_through = last
         payload = encode_payload(Gap(first_seq=first, last_seq=last, reason=reason))
         self._group.append(
             NumberedFrame(
                 first_seq=first, last_seq=last, content=encode_frame(last, payload), is_gap=True
             )
         )
+        self.numbered_through = last
 
     def _note_refused(self, count: int) -> None:
         reason, advice = QUEUE_FULL, CLOSE_FEWER
@@ -381,7 +396,8 @@ class SpoolWriter:
     def _give_up_the_rest(self) -> None:
         """Replace all that is not written by one gap. One attempt is made at the last message,
         mostly the run's finish."""
-        missing = self.numbered_through - self.spooled_through
+        missing = self.numbered_through - self.spooled_through + self._unnumbered
+        self._unnumbered = 0
         self.lost += sum(not frame.is_gap for frame in self._group)
         last: MakeMessage | Refused | None = None
         while entries := self._queue.take(GROUP_RECORDS):

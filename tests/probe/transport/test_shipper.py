@@ -18,6 +18,7 @@ import grpc
 import pytest
 
 from isentrope.transport import connection
+from isentrope.transport.files import Tally
 from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments
 from isentrope.transport.shipper import (
     EXIT_DELIVERED,
@@ -27,7 +28,7 @@ from isentrope.transport.shipper import (
     ship,
 )
 from isentrope.transport.spool_folder import ControlFile, ShipperState, SpoolError, SpoolFolder
-from isentrope.transport.spool_reader import DAMAGED
+from isentrope.transport.spool_reader import DAMAGED, KILLED
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.control import Control, Method
 from isentrope_wire.reports import ControlSnapshot, Gap, Payload, StepReport
@@ -101,6 +102,24 @@ def test_a_damaged_segment_outlives_the_delivery(
         "target",
     }
     assert ship(folder, QUICK) is not None, "and delivering again does no harm"
+
+
+@pytest.mark.parametrize("handed_over", [120, 124])
+def test_what_a_killed_trainer_handed_over_is_a_gap(
+    folder: SpoolFolder, server: FakeTelemetry, handed_over: int
+) -> None:
+    tally = Tally()
+    tally.set(handed_over)
+    server.push_fails_with = grpc.StatusCode.UNAVAILABLE
+    hasty = ShipperSettings(poll_seconds=0.01, drain_seconds=0.3, longest_pause_seconds=0.05)
+    ship(folder, replace(hasty, tally=tally.descriptor))
+    server.push_fails_with = None
+    status = ship(folder, replace(QUICK, tally=tally.descriptor))
+    tally.close()
+    missing = [Gap(first_seq=121, last_seq=124, reason=KILLED)] if handed_over > 120 else []
+    assert server.payloads == [*messages(120), *missing]
+    assert status is not None
+    assert (status.state, status.acked_through) == (ShipperState.DRAINED, handed_over)
 
 
 def test_a_lost_reply_doubles_nothing(folder: SpoolFolder, server: FakeTelemetry) -> None:

@@ -70,6 +70,28 @@ def test_a_report_that_cannot_be_built_is_counted_logged_once_and_shown_as_a_gap
     assert "divides by zero" in caplog.text
 
 
+def test_numbers_stay_where_even_a_gap_finds_no_memory(
+    tmp_path: Path, writer: SpoolWriter, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write_queued()
+
+    def no_memory(*_: object) -> bytes:
+        raise MemoryError
+
+    queue.put(making(1))
+    with monkeypatch.context() as full:
+        full.setattr("isentrope.transport.spool_writer.encode_frame", no_memory)
+        with pytest.raises(MemoryError):
+            writer.write_queued()
+    queue.put(making(2))
+    writer.write_queued()
+    assert writer.idle
+    gap, last = on_disk(tmp_path)[1:]
+    assert gap == Gap(first_seq=2, last_seq=2, reason=NOT_BUILT)
+    assert isinstance(last, StepReport)
+    assert last.step == 2
+
+
 def test_a_full_queue_is_told_once(
     tmp_path: Path, writer: SpoolWriter, queue: MessageQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
