@@ -301,17 +301,6 @@ class StepReport(Answer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveStep(Answer):
-    """The data of a live `step` event."""
-
-    step: int
-    recorded_at: float
-    control_version: int
-    rank: int
-    scalars: dict[str, Number]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TopTokens(Answer):
     """The top contributing tokens of a step, largest first; empty where the step reported none."""
 

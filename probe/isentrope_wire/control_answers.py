@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
-from isentrope_wire.control import Control, ControlFields, Scope
+from isentrope_wire.control import Control, ControlFields
 from isentrope_wire.numbers import Answer, Number
 
 
@@ -263,60 +263,6 @@ class RunControl(ControlVersion):
     """The version that was active when the newest report was made."""
     outcomes: list[RankOutcome]
     """What each rank made of the newest version."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurveColumns(Answer):
-    """The step at every bin edge of one side, as columns of one length; exact there."""
-
-    mu: list[float]
-    clip_fraction: list[float]
-    clip_fraction_std: list[float] | None
-    """How much it scatters over the steps; null where it is that of one step."""
-    unit_predicted_change: list[Number]
-    predicted_change: list[Number] | None
-    predicted_change_std: list[Number] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIfCurves(Answer):
-    """One side's threshold over all edges, with the other side as requested."""
-
-    low: CurveColumns
-    high: CurveColumns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIfAnswer(Answer):
-    """A step, or the mean of several, under thresholds it did not have. All its valid tokens count,
-    also those that were clipped then."""
-
-    step: int
-    """The newest of them."""
-    steps: int
-    """Number of steps that the numbers are means of."""
-    method: str
-    scope: Scope
-    mu_low: float | None
-    mu_high: float | None
-    tokens: int
-    clip_fraction: float
-    """Share of the step's tokens that these thresholds would have clipped."""
-    clip_fraction_std: float | None
-    """How much that scatters over the steps; null where it is that of one step."""
-    unit_predicted_change: Number
-    """Predicted change by the kept tokens, in nats per unit gain."""
-    predicted_change: Number | None
-    """gain times the unit prediction, in nats a step: the effect once the optimiser's momentum has
-    forgotten the gradients before these thresholds. Null while the gain is not known."""
-    predicted_change_std: Number | None
-    gain: Number | None
-    clip_fraction_bound: float
-    """The true share differs by at most this much; 0 at a bin edge."""
-    unit_predicted_change_bound: Number
-    unclipped_unit_predicted_change: Number
-    """With no threshold at all."""
-    curve: WhatIfCurves | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

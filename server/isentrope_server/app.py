@@ -21,13 +21,11 @@ from isentrope_server.api import (
     export,
     health,
     law,
-    live,
     metrics,
     openapi,
     responses,
     runs,
     tokens,
-    what_if,
 )
 from isentrope_server.api.dependencies import refuse_unknown_parameters
 from isentrope_server.api.export import ExportFormat
@@ -55,9 +53,7 @@ _ROUTERS = (
     tokens.router,
     export.router,
     law.router,
-    what_if.router,
     control.router,
-    live.router,
     admin.router,
 )
 _ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
@@ -88,9 +84,8 @@ def create_app(settings: Settings) -> FastAPI:
         import_module("isentrope_dashboard.app").attach(app, settings.root_path)
     # Middleware added last runs first: the gate is before every page, and refusals are timed, too.
     app.add_middleware(BodyLimit)
-    # Events are not compressed, so that each is delivered when it is sent. Compression leaks
-    # nothing (BREACH): no answer contains both a secret and text of another client, and other
-    # sites' pages get no cookie.
+    # Compression leaks nothing (BREACH): no answer contains both a secret and text of another
+    # client, and other sites' pages get no cookie.
     app.add_middleware(
         GZipMiddleware,
         minimum_size=_COMPRESSED_FROM_BYTES,

@@ -21,7 +21,7 @@ from isentrope_server.store import access, controls, database, removal
 from isentrope_server.store.reports import packing
 from isentrope_server.store.reports.packing import FullStream, RowsOvertaken
 from isentrope_server.store.rows import ROW_SIZES, RowSizes
-from isentrope_server.store.writer import RunChanged, Transaction
+from isentrope_server.store.writer import Transaction
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -125,7 +125,7 @@ async def delete_overdue(backend: Backend) -> None:
     overdue = partial(removal.overdue_runs, days=days, newest=newest)
     for run in await backend.read(lambda connection: overdue(connection, now=time.time())):
         # A connected shipper counts, not the clock.
-        if not backend.hub.is_watched(run.id):
+        if not backend.hub.is_listened_to(run.id):
             await backend.write(partial(_delete_overdue, overdue, run.key), run_id=run.id)
 
 
@@ -180,7 +180,6 @@ def _delete_overdue(
         access.record_audit(
             transaction.connection, "server", "run.deleted", f"runs/{run.id}", change, now
         )
-        transaction.announce(RunChanged(run_id=run.id))
 
 
 class Effort:

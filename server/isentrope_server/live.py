@@ -1,16 +1,9 @@
-"""Events of committed transactions for those who listen: live streams and Watch.
+"""Who listens to a run's control: the Watch streams of shippers.
 
-`Hub` is one server's: one bounded queue per listener. A slow listener loses the oldest events; it
-never slows the writer down. `Notifications` are the events between servers that share a PostgreSQL,
-by NOTIFY:
-
-PostgreSQL delivers notifications in COMMIT order, to every server, and only if the transaction
-commits. Each server sends its listeners what *arrives*, its own events included, so that a run's
-positions rise for every listener.
-
-A notification holds a run's id, positions and control versions, never data. Reports are read from
-the store, and only where a listener receives them: a shipper's Watch stream does not. After a lost
-connection every listener reads the store for what it missed.
+`Hub` is one server's: a listener is woken when its run's control changed, then reads the store.
+`Notifications` wake the listeners of all servers that share a PostgreSQL, by NOTIFY: delivered to
+every server, if and only if the transaction commits. A notification holds a run's id, never data.
+After a lost connection every listener reads the store for what it missed.
 
 The server whose connection holds `DUTY_LOCK` does what one server at a time should do: ending
 expired controls, packing, removing. PostgreSQL gives the lock to another server when the connection
@@ -35,52 +28,32 @@ from typing import Any
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from isentrope_server.store import runs
 from isentrope_server.store.database import DUTY_LOCK, Database, in_a_line
-from isentrope_server.store.reports import steps
-from isentrope_server.store.writer import (
-    ControlChanged,
-    Event,
-    RunChanged,
-    RunEvent,
-    StepStored,
-    TokensChanged,
-)
+from isentrope_server.store.writer import ControlChanged, Event
 from isentrope_wire.backoff import Backoff
 from isentrope_wire.numbers import document_of, read_exactly
 
 _log = logging.getLogger(__name__)
 
-QUEUE_LENGTH = 1_024
-
 
 class Listener:
-    """The events of one run, from subscription on."""
+    """Whether a run's control changed since it was last asked."""
 
-    def __init__(self, kinds: tuple[type[RunEvent], ...] = ()) -> None:
-        """Receives events of these kinds; of all where none is given."""
-        self.kinds = kinds
-        self._queue: asyncio.Queue[RunEvent | None] = asyncio.Queue(QUEUE_LENGTH)
-        self.dropped = 0
-        """Events this listener lost because its queue was full; the store still has them."""
+    def __init__(self) -> None:
+        self._awake = asyncio.Event()
 
-    def receives(self, kind: type[RunEvent]) -> bool:
-        return not self.kinds or kind in self.kinds
+    def wake(self) -> None:
+        self._awake.set()
 
-    def wake(self, event: RunEvent | None) -> None:
-        """Queue an event of any kind; None only wakes the listener."""
-        if self._queue.full():
-            self._queue.get_nowait()
-            self.dropped += 1
-        self._queue.put_nowait(event)
-
-    async def get(self, timeout_seconds: float) -> RunEvent | None:
-        """Return the next event; None when none came in time or the server stops."""
+    async def wait(self, timeout_seconds: float) -> bool:
+        """Whether it was woken in time: by a change, lost touch, or the server's end."""
         try:
             async with asyncio.timeout(timeout_seconds):
-                return await self._queue.get()
+                await self._awake.wait()
         except TimeoutError:
-            return None
+            return False
+        self._awake.clear()
+        return True
 
 
 class Hub:
@@ -96,33 +69,24 @@ class Hub:
     def listener_count(self) -> int:
         return sum(len(listeners) for listeners in self._listeners.values())
 
-    def is_listened_to(self, run_id: str, kind: type[RunEvent] | None = None) -> bool:
-        """Whether a run has listeners to this kind of event, or to any; one that subscribes later
-        reads the store first."""
-        # Copied at once: the event loop may add a listener meanwhile.
-        of_run = tuple(self._listeners.get(run_id, ()))
-        return any(kind is None or listener.receives(kind) for listener in of_run)
-
-    def is_watched(self, run_id: str) -> bool:
-        """Whether a shipper of the run has a Watch stream open here."""
-        return any(
-            listener.kinds == (ControlChanged,) for listener in self._listeners.get(run_id, ())
-        )
+    def is_listened_to(self, run_id: str) -> bool:
+        """Whether a shipper of the run listens; one that subscribes later reads the store first."""
+        return run_id in self._listeners
 
     def publish(self, events: Sequence[Event]) -> None:
-        """Send committed events to the listeners of their runs."""
+        """Wake the listeners of the runs whose control changed."""
         self._loop.call_soon_threadsafe(self._deliver, events)
 
     def lost_touch(self) -> None:
-        """Make every listener read the store, because events may have been missed. May be called
-        from any thread."""
-        self._loop.call_soon_threadsafe(self._deliver_loss)
+        """Wake every listener, because events may have been missed. May be called from any
+        thread."""
+        self._loop.call_soon_threadsafe(self._wake_all)
 
     @contextmanager
-    def listening(self, run_id: str, *kinds: type[RunEvent]) -> Iterator[Listener]:
-        """Subscribe to a run's events, of all kinds where none is given. Read the store after
-        subscribing, so that nothing is missed in between."""
-        listener = Listener(kinds)
+    def listening(self, run_id: str) -> Iterator[Listener]:
+        """Subscribe to a run. Read the store after subscribing, so that nothing is missed in
+        between."""
+        listener = Listener()
         self._listeners[run_id].add(listener)
         try:
             yield listener
@@ -134,60 +98,32 @@ class Hub:
     def close(self) -> None:
         """Wake every listener because the server stops."""
         self.closing.set()
-        for listeners in self._listeners.values():
-            for listener in listeners:
-                listener.wake(None)
+        self._wake_all()
 
     def _deliver(self, events: Sequence[Event]) -> None:
         for event in events:
-            if isinstance(event, TokensChanged):
-                continue  # Tokens belong to no run; `TokenBook` reads them itself.
-            for listener in self._listeners.get(event.run_id, ()):
-                if listener.receives(type(event)):
-                    listener.wake(event)
+            # Tokens belong to no run; `TokenBook` reads them itself.
+            if isinstance(event, ControlChanged):
+                for listener in self._listeners.get(event.run_id, ()):
+                    listener.wake()
 
-    def _deliver_loss(self) -> None:
-        for run_id, listeners in self._listeners.items():
+    def _wake_all(self) -> None:
+        for listeners in self._listeners.values():
             for listener in listeners:
-                listener.dropped += 1
-                listener.wake(RunChanged(run_id=run_id))
-
-
-MOST_VERSIONS = 32
-"""The newest control versions that one notification names; a payload must stay under 8 000
-bytes."""
+                listener.wake()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What one transaction changed in one run, or in the tokens where the run's id is empty."""
+    """The run whose control a transaction changed; empty: it changed the tokens."""
 
     run_id: str
-    positions: tuple[int, int] | None = None
-    """First and last of the new step reports; None: there are none."""
-    versions: tuple[int, ...] = ()
-    """Control versions that were requested or changed their state."""
-    run_changed: bool = False
 
 
 def news_of(events: Sequence[Event]) -> list[News]:
-    """Summarise the events of one transaction by run."""
-    by_run: dict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        by_run["" if isinstance(event, TokensChanged) else event.run_id].append(event)
-    found = []
-    for run_id, of_run in by_run.items():
-        positions = [event.position for event in of_run if isinstance(event, StepStored)]
-        versions = sorted({event.version for event in of_run if isinstance(event, ControlChanged)})
-        found.append(
-            News(
-                run_id=run_id,
-                positions=(min(positions), max(positions)) if positions else None,
-                versions=tuple(versions[-MOST_VERSIONS:]),
-                run_changed=any(isinstance(event, RunChanged) for event in of_run),
-            )
-        )
-    return found
+    """What to tell other servers of a transaction: each run once."""
+    run_ids = {event.run_id if isinstance(event, ControlChanged) else "" for event in events}
+    return [News(run_id=run_id) for run_id in sorted(run_ids)]
 
 
 _CHANNEL = "isentrope"
@@ -290,21 +226,5 @@ class Notifications:
         if not news.run_id:
             with self._database.reading() as connection:
                 self._reload_tokens(connection)
-        elif self._hub.is_listened_to(news.run_id):
-            self._hub.publish(self._read(news))
-
-    def _read(self, news: News) -> list[Event]:
-        events: list[Event] = []
-        if news.positions is not None and self._hub.is_listened_to(news.run_id, StepStored):
-            first, last = news.positions
-            with self._database.reading() as connection:
-                run_key = runs.key_of(connection, news.run_id)
-                if run_key is not None:
-                    found = steps.after(connection, run_key, first - 1, last - first + 1)
-                    events.extend(step for step in found if step.position <= last)
-        events.extend(
-            ControlChanged(run_id=news.run_id, version=version) for version in news.versions
-        )
-        if news.run_changed:
-            events.append(RunChanged(run_id=news.run_id))
-        return events
+        else:
+            self._hub.publish([ControlChanged(run_id=news.run_id)])

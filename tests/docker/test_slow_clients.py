@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import grpc
-import httpx
 import pytest
 
 from isentrope_wire.v1 import telemetry_pb2 as pb
@@ -117,20 +116,11 @@ def _is_taken(proxy: Proxy, stack: ExitStack) -> bool:
 def test_streams_outlast_timeouts_for_clients(behind: Behind) -> None:
     server, proxy = behind
     rank = Rank(server)
-    headers = {"Authorization": f"Bearer {server.owner_token}"}
-    with (
-        httpx.stream(
-            "GET", f"{proxy.url}{rank.path}/live", headers=headers, trust_env=False, timeout=10
-        ) as live,
-        grpc.insecure_channel(proxy.grpc_target) as channel,
-    ):
+    with grpc.insecure_channel(proxy.grpc_target) as channel:
         rank.stub = TelemetryStub(channel)
         request = pb.WatchRequest(run_id=rank.run_id, incarnation="first")
         controls = rank.stub.Watch(request, metadata=rank.metadata, timeout=30)
-        lines = live.iter_lines()
         time.sleep(2 * QUICK_SECONDS)
-        rank.report(1, x=1.0)
-        assert any('"step":1' in line for line in lines)
         pushed = server.http.put(
             f"{rank.path}/control",
             json={"method": "clip_v", "mu_low": 1},

@@ -79,8 +79,6 @@ def _round(stage: Stage, number: int) -> Verdict:
             silent.enter_context(connected(stage))
         for path in ("/runs", *(f"/runs/steady-0{path}" for path in READS)):
             assert stage.api.get(path).is_success, path
-        with stage.api.stream("GET", "/runs/steady-0/live") as live:
-            next(live.iter_lines())
         ended(
             stage.api,
             "steady-0",

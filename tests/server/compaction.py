@@ -14,10 +14,8 @@ from sqlalchemy import select
 from isentrope_server.api import dependencies
 from isentrope_server.housekeeping import pack
 from isentrope_server.store import runs
-from isentrope_server.store.reports import steps
 from isentrope_server.store.rows import RowSizes
 from isentrope_server.store.tables import records
-from isentrope_server.store.writer import StepStored
 from isentrope_wire.codec import record_of, to_pb
 from isentrope_wire.reports import RunFinished, ScoreHistogram, StepReport
 from tests.server.in_thread import ServerInThread
@@ -136,23 +134,10 @@ def everything_said_of(server: ServerInThread, rank: Rank) -> dict[str, Any]:
     paths += [
         f"/{what}?step={step}"
         for step in (3, 57)
-        for what in ("tokens", "tokens/recurring", "rollouts", "what-if")
+        for what in ("tokens", "tokens/recurring", "rollouts")
     ]
     paths += [f"/steps/{step}" for step in (*range(0, 60, 7), 50, 57, 59, 89, 1000, 1005)]
-    answers = {path: server.http.get(rank.path + path).json() for path in paths}
-    # As text: NaN is not equal to itself.
-    return answers | {
-        f"live after {position}": repr(live_after(server, rank, position))
-        for position in (0, *positions)
-    }
-
-
-def live_after(
-    server: ServerInThread, rank: Rank, position: int, limit: int = 30
-) -> list[StepStored]:
-    """What a listener that was away since `position` receives first."""
-    with server.backend.database.reading() as connection:
-        return steps.after(connection, key_of(server, rank), position, limit)
+    return {path: server.http.get(rank.path + path).json() for path in paths}
 
 
 def key_of(server: ServerInThread, rank: Rank) -> int:

@@ -10,9 +10,7 @@ from dataclasses import replace
 from sqlalchemy import update
 
 from isentrope_server.store.tables import runs
-from isentrope_server.store.writer import StepStored
 from isentrope_wire import reports
-from isentrope_wire.answers import LiveStep
 from isentrope_wire.codec import encode_payload, payload_hash, record_of, to_pb
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.server.in_thread import ServerInThread
@@ -162,16 +160,6 @@ def age(server: ServerInThread, rank: Rank, *, seconds: float) -> None:
     server.backend.writer.submit(
         lambda transaction: transaction.connection.execute(of_run).rowcount
     ).result(timeout=10)
-
-
-def stored_step(
-    run_id: str, step: int, scalars: Mapping[str, float] | None = None, *, position: int = 0
-) -> StepStored:
-    """The event of a report, as a transaction announces it."""
-    report = LiveStep(
-        step=step, recorded_at=0.0, control_version=0, rank=0, scalars=dict(scalars or {})
-    )
-    return StepStored(run_id=run_id, position=position, report=report)
 
 
 def wire_record(

@@ -45,7 +45,6 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
         ("GET", "/redoc", 404, "not_found"),
         ("GET", "/api/v1/runs/unknown", 404, "not_found"),
         ("GET", "/api/v1/runs/unknown/control", 404, "not_found"),
-        ("GET", "/api/v1/runs/unknown/live", 404, "not_found"),
         ("GET", "/api/v1/runs/unknown/law", 404, "not_found"),
         ("POST", "/api/v1/runs", 405, "method_not_allowed"),
         ("DELETE", "/api/v1/runs/unknown/control", 405, "method_not_allowed"),
@@ -231,11 +230,10 @@ def test_a_name_in_place_of_an_id_is_answered_with_the_id_of_its_newest_run(
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        ("/what-if?mu_lo=1", ["query.mu_lo", "mu_low"]),
         ("/metrics/series?name=x&form_step=2", ["query.form_step", "from_step"]),
         ("/law?colour=blue", ["query.colour", "points"]),
         ("?limit=3", ["query.limit"]),
-        ("/live?since_=x", ["query.since_", "since"]),
+        ("/metrics/series?name=x&since_=x", ["query.since_", "since"]),
     ],
 )
 def test_unknown_parameter_is_refused_with_the_nearest(

@@ -44,7 +44,6 @@ CALLS: dict[tuple[str, str], Call[Any]] = {
     ("PUT", f"{_RUN_PATH}/alerts/{{alert_id}}/acknowledgement"): calls.acknowledge(RUN, "1.0"),
     ("GET", f"{_RUN_PATH}/gaps"): calls.gaps(RUN),
     ("GET", f"{_RUN_PATH}/law"): calls.law(RUN),
-    ("GET", f"{_RUN_PATH}/what-if"): calls.what_if(RUN),
     ("GET", f"{_RUN_PATH}/control"): calls.control(RUN),
     ("PUT", f"{_RUN_PATH}/control"): calls.set_control(RUN, Control(), if_version=0),
     ("POST", f"{_RUN_PATH}/control/preview"): calls.preview(RUN, Control()),
@@ -59,8 +58,6 @@ CALLS: dict[tuple[str, str], Call[Any]] = {
     ("DELETE", f"{API_PREFIX}/access-tokens/{{token_id}}"): calls.revoke_access_token("nothing"),
     ("GET", f"{API_PREFIX}/audit"): calls.audit(),
 }
-_LIVE = ("GET", f"{_RUN_PATH}/live")
-"""A stream of events is no call."""
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +90,7 @@ def test_every_address_has_its_call() -> None:
         for verb in verbs
         if path.startswith(API_PREFIX)
     }
-    assert described == set(CALLS) | {_LIVE}
+    assert described == set(CALLS)
 
 
 @pytest.mark.parametrize("address", CALLS, ids=" ".join)

@@ -7,12 +7,10 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from isentrope_server.api.dependencies import ReportCursor
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
@@ -101,28 +99,6 @@ def test_the_control_s_tag_stays_what_a_change_builds_on(
     assert answer.headers["etag"] == plain.headers["etag"] == '"1"'
     built = server.http.put(path, json=change, headers={**GZIP, "If-Match": answer.headers["etag"]})
     assert built.headers["etag"] == '"2"'
-
-
-def test_events_come_one_by_one_and_plain(make_server: MakeServer) -> None:
-    server = make_server()
-    rank = Rank(server)
-    start = str(ReportCursor(position=0, timeline=0))
-    with server.http.stream(
-        "GET", f"{rank.path}/live", params={"since": start}, headers=GZIP
-    ) as answer:
-        assert "content-encoding" not in answer.headers
-        pieces = answer.iter_raw()
-        for step in range(3):
-            rank.report(step, **{f"metric_{i}": 1.0 for i in range(100)})
-            # The next report is sent only once this one was received.
-            assert f'"step":{step},' in _until_step(pieces)
-
-
-def _until_step(pieces: Iterator[bytes]) -> str:
-    received = b""
-    while not (b"event: step" in received and received.endswith((b"\n\n", b"\r\n\r\n"))):
-        received += next(pieces)
-    return received.decode()
 
 
 def test_a_stream_of_rows_can_be_read_before_it_ends(make_server: MakeServer) -> None:

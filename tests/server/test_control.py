@@ -16,23 +16,17 @@ import pytest
 from sqlalchemy import select, update
 
 from isentrope_server.control.outcomes import expire_overdue
-from isentrope_server.control.requests import ControlRequest, request_control
 from isentrope_server.digests import renew_digests
-from isentrope_server.live import QUEUE_LENGTH
-from isentrope_server.store import runs
-from isentrope_server.store.access import Principal
 from isentrope_server.store.tables import audit as audit_table
 from isentrope_server.store.tables import controls
 from isentrope_server.store.tables import runs as runs_table
-from isentrope_server.store.writer import Transaction
 from isentrope_wire import codec
-from isentrope_wire.answers import TokenScope
 from isentrope_wire.control import Control, Method
 from isentrope_wire.methods import METHODS
 from isentrope_wire.reports import Alert, AlertLevel, ControlSnapshot, RunFinished
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
-from tests.server.rank import Rank, report_slowly, step_report, stored_step
+from tests.server.rank import Rank, report_slowly, step_report
 from tests.system.running_server import wait_for
 
 CLIP_V = {
@@ -485,30 +479,6 @@ def test_heartbeats_come_however_many_reports_come_in(rank: Rank) -> None:
                 rank.report(step)
         beats += heard.result() == "heartbeat"
     assert beats == 2
-    watching.close()
-
-
-def test_watch_that_lost_events_still_sends_the_newest_version(
-    server: ServerInThread, rank: Rank
-) -> None:
-    watching = rank.watch()
-    assert watching.next_kind() == "heartbeat"
-
-    def push(transaction: Transaction) -> None:
-        with server.backend.database.reading() as connection:
-            run = runs.find(connection, rank.run_id, silent_after_seconds=60)
-        assert run is not None
-        ada = Principal(token_id="1", name="ada", scope=TokenScope.CONTROL)
-        request = ControlRequest(
-            control=Control(), by=ada, expected_version=0, time_to_live_seconds=60
-        )
-        request_control(transaction, run, request, time.time())
-        # More than a listener's queue holds, announced with the same COMMIT.
-        for step in range(QUEUE_LENGTH):
-            transaction.announce(stored_step(rank.run_id, step))
-
-    server.backend.writer.submit(push).result(timeout=10)
-    assert watching.next_control().version == 1
     watching.close()
 
 

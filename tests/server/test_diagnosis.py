@@ -1,10 +1,11 @@
 """The diagnosis of a stored run: what is read of it, and that its suggestion agrees with the
-what-if answers."""
+stored sums."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import dataclass
 from statistics import fmean
 
 import httpx
@@ -14,13 +15,14 @@ from isentrope.client import calls
 from isentrope.client.client import Client
 from isentrope_server.digests import renew_digests
 from isentrope_wire.answers import HealthLevel
-from isentrope_wire.control import Control
+from isentrope_wire.control import Control, Scope
 from isentrope_wire.control_answers import Outcome
 from isentrope_wire.diagnosis.check_states import CheckStatus
 from isentrope_wire.diagnosis.checks import FINDINGS, cure_of
 from isentrope_wire.diagnosis.course import DIRECTIONS
+from isentrope_wire.methods import Method
 from isentrope_wire.reports import Alert, AlertLevel, ControlOutcome, OutcomeState, StepReport
-from isentrope_wire.what_if import WhatIfSums
+from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 from tests.wire.test_diagnosis import collapse, sums
@@ -47,6 +49,23 @@ def send_step(
         else {}
     )
     rank.send(StepReport(step=step, recorded_at=1.0, scalars=scalars, what_if=what_if, **known))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Under:
+    """What a control does to one step's tokens."""
+
+    clip_fraction: float
+    change: float
+    """Of the unit prediction."""
+
+
+def under(control: Control, of_step: WhatIfSums) -> Under:
+    curve = WhatIfCurve(of_step, control.scope, control.method)
+    clipped, as_it_was = curve.at(control.mu_low, control.mu_high), curve.at(None, None)
+    return Under(
+        clipped.clip_fraction, clipped.unit_predicted_change - as_it_was.unit_predicted_change
+    )
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +121,7 @@ def test_each_check_says_what_it_found_or_needs(client: Client, server: ServerIn
     assert client.checks(young.run_id)[0].status == CheckStatus.WAITS
 
 
-def test_the_suggestion_agrees_with_its_preview_and_with_what_if(
+def test_the_suggestion_agrees_with_its_preview_and_the_sums(
     client: Client, server: ServerInThread
 ) -> None:
     collapsed = Rank(server)
@@ -114,23 +133,11 @@ def test_the_suggestion_agrees_with_its_preview_and_with_what_if(
     control = Control.from_document(found.control)
     shown = client.ask(calls.preview(collapsed.run_id, control))
     assert control.mu_low is not None
-    asked = {
-        "mu_low": control.mu_low,
-        "mu_high": control.mu_high,
-        "scope": control.scope,
-        "method": control.method,
-    }
-    each = [
-        client.ask(calls.what_if(collapsed.run_id, step=step, **asked)) for step in range(91, 101)
-    ]
+    each = [under(control, sums(-4.0 - step / 100)) for step in range(91, 101)]
     assert found.clip_fraction == pytest.approx(sum(one.clip_fraction for one in each) / 10)
     assert (shown.clip_fraction, shown.pace) == (found.clip_fraction, found.pace)
     changes = [
-        0.75
-        * 0.02
-        * (one.unit_predicted_change - one.unclipped_unit_predicted_change)
-        * collapse(100)
-        / collapse(step)
+        0.75 * 0.02 * one.change * collapse(100) / collapse(step)
         for step, one in zip(range(91, 101), each, strict=True)
     ]
     assert shown.change == pytest.approx(sum(changes) / 10)
@@ -228,20 +235,16 @@ def cured(server: ServerInThread) -> Rank:
 
 
 def test_a_push_is_predicted_when_it_is_made(client: Client, cured: Rank) -> None:
-    what_if = client.ask(
-        calls.what_if(
-            cured.run_id, step=30, mu_low=1.4, mu_high=1.4, scope="decreasing", method="clip_v"
-        )
-    )
+    control = Control(method=Method("clip_v"), mu_low=1.4, mu_high=1.4, scope=Scope.DECREASING)
+    what_if = under(control, sums(-4.0))
     none, clipped, begun = client.control_history(cured.run_id)
     assert clipped.predicted is not None
     assert clipped.predicted.steps == 10
     assert clipped.predicted.clip_fraction == pytest.approx(what_if.clip_fraction)
-    added = what_if.unit_predicted_change - what_if.unclipped_unit_predicted_change
     shares = fmean(
         0.72 / (0.72 + 0.01 * steps) for steps in range(10)
     )  # an effect is a share of the entropy
-    assert clipped.predicted.change == pytest.approx(0.75 * 0.5 * added * shares)
+    assert clipped.predicted.change == pytest.approx(0.75 * 0.5 * what_if.change * shares)
     assert clipped.predicted.pace is not None
     assert none.predicted is not None
     assert none.predicted.clip_fraction == 0.0

@@ -64,7 +64,7 @@ def test_the_enumeration_finds_the_routes() -> None:
     assert {
         ("GET", "/api/v1/runs"),
         ("PUT", "/api/v1/runs/x/control"),
-        ("GET", "/api/v1/runs/x/live"),
+        ("GET", "/api/v1/runs/x/gaps"),
         ("POST", "/_dash-update-component"),
         ("GET", "/openapi.json"),
         ("GET", "/metrics"),

@@ -69,8 +69,6 @@ def test_a_deleted_run_is_out_of_sight_at_once(still: ServerInThread) -> None:
         "/tokens/recurring",
         "/rollouts",
         "/rollouts?step=3",
-        "/what-if",
-        "/what-if?step=3",
         "/law",
         "/alerts",
         "/gaps",
@@ -94,16 +92,6 @@ def test_a_run_that_is_deleted_while_it_is_asked_for_is_not_found(
     }.get(path, lambda: still_server.http.get(f"{rank.path}{path}"))()
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
     assert answer.json()["error"]["details"] == {"run_id": rank.run_id}
-
-
-def test_a_live_stream_of_a_run_that_is_deleted_while_it_is_asked_for_ends(
-    still_server: ServerInThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    rank = finished_run(still_server, 5)
-    delete_after_the_look(still_server, rank, monkeypatch)
-    assert still_server.http.get(f"{rank.path}/live").text == ""
-    assert still_server.http.get(f"{rank.path}/live").status_code == 404
-    assert caplog.records == []
 
 
 def delete_after_the_look(
@@ -278,19 +266,6 @@ def test_run_with_connected_shipper_is_kept_at_any_age(make_server: MakeServer) 
     assert server.http.get(training.path).status_code == 200
     training.report(1, x=1.0)
     watching.close()
-
-
-def test_a_finished_run_is_not_kept_because_somebody_looks_at_it(make_server: MakeServer) -> None:
-    server = make_server(
-        housekeeping_interval_seconds=NEVER, retention_days=1, heartbeat_seconds=0.1
-    )
-    rank = finished_run(server, 3)
-    age(server, rank, seconds=2 * DAY)
-    with server.http.stream("GET", f"{rank.path}/live") as looking:
-        assert looking.status_code == 200
-        wait_for(lambda: server.backend.hub.is_listened_to(rank.run_id))
-        asyncio.run(delete_overdue(server.backend))
-    assert server.http.get(rank.path).status_code == 404
 
 
 def test_a_run_with_an_open_watch_is_not_silent(make_server: MakeServer) -> None:

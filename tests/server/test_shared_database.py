@@ -10,17 +10,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from httpx_sse import connect_sse
 from sqlalchemy import select, text
 
 from isentrope_server import live
 from isentrope_server.store.tables import records, runs
-from isentrope_server.store.writer import ControlChanged, Event, RunChanged, TokensChanged
+from isentrope_server.store.writer import ControlChanged, Event, TokensChanged
 from isentrope_wire.backoff import Backoff
 from isentrope_wire.numbers import document_of, read_exactly
 from tests.server.in_thread import ServerInThread
 from tests.server.postgresql import PostgreSQL
-from tests.server.rank import Rank, stored_step
+from tests.server.rank import Rank
 from tests.system.running_server import wait_for
 
 pytestmark = pytest.mark.slow
@@ -123,31 +122,6 @@ def test_ranks_that_report_to_different_servers_share_one_order(pair: Pair) -> N
     assert [rank.hello().acked_through for rank in ranks] == [25] * 4
 
 
-def test_a_listener_hears_what_either_server_stored_in_order(pair: Pair) -> None:
-    _, second = pair
-    run_id = f"heard-{time.time_ns()}"
-    ranks = [Rank(server, run_id=run_id, rank=number) for number, server in enumerate(pair)]
-    with connect_sse(second.http, "GET", f"{ranks[0].path}/live", timeout=10) as stream:
-        events = stream.iter_sse()
-        wait_for(lambda: second.backend.hub.is_listened_to(run_id))
-        time.sleep(0.2)
-        with ThreadPoolExecutor(2) as pool:
-            list(
-                pool.map(
-                    lambda rank: [rank.report(step, x=float(step)) for step in range(20)], ranks
-                )
-            )
-        heard: list[tuple[int, int]] = []
-        while len(heard) < 40:
-            event = next(events)
-            if event.event == "step":
-                received = json.loads(event.data)
-                assert received["scalars"] == {"x": float(received["step"])}
-                heard.append((received["rank"], received["step"]))
-    for number in range(2):
-        assert [step for rank, step in heard if rank == number] == list(range(20))
-
-
 def test_a_control_pushed_at_one_server_reaches_the_probe_at_the_other(pair: Pair) -> None:
     first, second = pair
     rank = Rank(first)
@@ -192,17 +166,12 @@ def test_news_missed_meanwhile_is_sent_afterwards(
     first, second = pair
     rank = Rank(first)
     watching = Rank(second, run_id=rank.run_id, rank=1).watch()
-    with connect_sse(second.http, "GET", f"{rank.path}/live", timeout=10) as stream:
-        events = stream.iter_sse()
-        wait_for(lambda: second.backend.hub.listener_count >= 2)
-        time.sleep(0.2)
-        end_listening_sessions(second)
-        with first.client(OWNER_TOKEN) as client:
-            rank.report(0, x=1.0)
-            client.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": '"0"'})
-        # Others are of the run itself, of which one may have been on its way before.
-        assert any(event.event == "step" for event in events)
-        assert watching.next_control().version == 1
+    wait_for(lambda: second.backend.hub.is_listened_to(rank.run_id))
+    time.sleep(0.2)
+    end_listening_sessions(second)
+    with first.client(OWNER_TOKEN) as client:
+        client.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": '"0"'})
+    assert watching.next_control().version == 1
     watching.close()
 
 
@@ -223,16 +192,9 @@ def test_exactly_one_server_is_on_duty_and_the_other_takes_over(
 
 def test_a_notification_is_small_whatever_was_written() -> None:
     run_id = "r" * 128
-    events: list[Event] = [
-        *(stored_step(run_id, p, {"x" * 99: 1.0}, position=p) for p in range(2**62, 2**62 + 1_000)),
-        *(ControlChanged(run_id=run_id, version=2**62 + version) for version in range(500)),
-        RunChanged(run_id=run_id),
-        TokensChanged(),
-    ]
-    received, of_tokens = live.news_of(events)
+    events: list[Event] = [*[ControlChanged(run_id=run_id)] * 500, TokensChanged()]
+    of_tokens, received = live.news_of(events)
     assert (received.run_id, of_tokens.run_id) == (run_id, "")
     payload = json.dumps(document_of(received))
-    assert len(payload) < 2_000
+    assert len(payload) < 200
     assert read_exactly(live.News, json.loads(payload)) == received
-    assert received.positions == (2**62, 2**62 + 999)
-    assert received.versions[-1] == 2**62 + 499

@@ -18,7 +18,7 @@ from isentrope_server.errors import NotFound, StartupError
 from isentrope_server.settings import Settings
 from isentrope_server.store.database import Database, newest_version, upgrade, version_of
 from isentrope_server.store.tables import deleted_runs, metadata
-from isentrope_server.store.writer import Event, RunChanged, Transaction, Writer, WriterStopped
+from isentrope_server.store.writer import ControlChanged, Event, Transaction, Writer, WriterStopped
 from tests.server.conftest import MakeServer
 from tests.server.rank import Rank
 
@@ -38,7 +38,7 @@ def add(run_id: str, transaction: Transaction) -> str:
     transaction.connection.execute(
         insert(deleted_runs).values(id=run_id, deleted_at=0.0, deleted_by="")
     )
-    transaction.announce(RunChanged(run_id=run_id))
+    transaction.announce(ControlChanged(run_id=run_id))
     return run_id
 
 
@@ -102,7 +102,7 @@ def test_work_that_fails_undoes_itself_and_nothing_else(database: Database) -> N
     with pytest.raises(NotFound):
         failing.result()
     assert ids(database) == {"before", "after"}
-    assert announced == [RunChanged(run_id="before"), RunChanged(run_id="after")]
+    assert announced == [ControlChanged(run_id="before"), ControlChanged(run_id="after")]
     assert len(commits) <= 2
     writer.stop()
 
@@ -135,7 +135,7 @@ def test_a_mistake_in_telling_others_ends_neither_the_writer_nor_the_wait(
 
     def publish(events: Sequence[Event]) -> None:
         if not mistaken.isdisjoint(
-            event.run_id for event in events if isinstance(event, RunChanged)
+            event.run_id for event in events if isinstance(event, ControlChanged)
         ):
             raise Mistake("dictionary changed size during iteration")
 

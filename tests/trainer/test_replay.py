@@ -15,6 +15,7 @@ import isentrope
 from isentrope.cli.frame import main
 from isentrope.client import calls
 from isentrope_trainer.recording import SHIPPED, Recording, read_recording, write_recording
+from isentrope_wire.control import Control
 from isentrope_wire.control_answers import State
 from isentrope_wire.errors import install_command
 from tests.system.running_server import wait_for
@@ -82,7 +83,9 @@ def test_a_replay_needs_no_torch_and_obeys_nobody(
             == len(recording.reports[0].tokens)
             > 0
         )
-        assert client.ask(calls.what_if(run_id, step=1, mu_low=1.0)).clip_fraction > 0
+        clipped = client.ask(calls.preview(run_id, Control(method="clip_v", mu_low=1.0)))
+        assert clipped.clip_fraction is not None
+        assert clipped.clip_fraction > 0
         assert len(list(client.items(calls.alerts(run_id)))) == sum(
             len(report.alerts) for report in recording.reports
         )

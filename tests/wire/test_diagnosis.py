@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from statistics import stdev
 from typing import Any, TypeVar
 
 import pytest
@@ -439,6 +440,14 @@ def test_the_effect_is_the_mean_of_each_steps_product() -> None:
     flat = run(lambda step: 0.5, 41, last=last(gain=0.015, gains=[0.15, 0.015], of_unseen=True))
     effect = preview(flat, control)
     assert some(effect.change) == pytest.approx((0.15 + 0.015) / 2 * 0.048, rel=1e-6)
+
+
+def test_the_clip_fraction_is_told_with_its_scatter() -> None:
+    steps = LastSteps(sums=[sums(-4.0, tokens=100), sums(-4.0, tokens=200)], gain=0.15)
+    control = Control(method="clip_v", mu_low=1.0, mu_high=1.0, scope="decreasing")
+    answer = preview(run(lambda step: 0.5, 41, last=steps), control)
+    assert answer.clip_fraction == pytest.approx(30 / 300)
+    assert answer.clip_fraction_std == pytest.approx(stdev([0.15, 0.075]))
 
 
 def test_a_policy_that_is_random_again_is_not_healthy() -> None:

@@ -68,7 +68,6 @@ recurring_tokens = _OfRun("/tokens/recurring", answers.RecurringTokens)
 alerts = _OfRun("/alerts", answers.Page[answers.Alert])
 gaps = _OfRun("/gaps", answers.Page[answers.Gap])
 law = _OfRun("/law", control_answers.EntropyPerformance)
-what_if = _OfRun("/what-if", control_answers.WhatIfAnswer)
 control = _OfRun("/control", control_answers.RunControl)
 control_history = _OfRun("/control/history", answers.Page[control_answers.ControlVersion])
 

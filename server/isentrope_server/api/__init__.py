@@ -3,7 +3,7 @@
 
 - `dependencies`: what routes share: the run in the path, steps in the query, cursors, the strict
     body
-- `runs`, `metrics`, `tokens`, `control`, `what_if`, `law`, `export`, `live`, `admin`: the routes;
+- `runs`, `metrics`, `tokens`, `control`, `law`, `export`, `admin`: the routes;
   `health`: /healthz, /readyz, /metrics
   A new route: here, its scope in `security.permissions`, its call in `isentrope.client.calls` and a
   method of `Client`. A list is answered as a `Page`

@@ -84,7 +84,6 @@ _OWN_ERRORS = {
     ("delete", "/api/v1/runs/{run_id}"): (409,),
     ("put", "/api/v1/runs/{run_id}/control"): (409, 412, 428),
 }
-_STREAMS = {"/api/v1/runs/{run_id}/live": "text/event-stream"}
 
 
 def install(app: FastAPI) -> None:
@@ -172,8 +171,6 @@ def _field_docstrings(module: str) -> dict[str, dict[str, str]]:
 def _complete_answers(verb: str, path: str, operation: dict[str, Any]) -> None:
     responses = operation["responses"]
     for status, answer in responses.items():
-        if status.startswith("2") and path in _STREAMS:
-            answer["content"] = {_STREAMS[path]: {"schema": {"type": "string"}}}
         for content in answer.get("content", {}).values():
             content["schema"] = content.get("schema") or {"type": "string", "format": "binary"}
         if answer.get("description") in (None, "Successful Response"):

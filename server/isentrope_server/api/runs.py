@@ -31,7 +31,7 @@ from isentrope_server.store import access, removal, runs, streams
 from isentrope_server.store.access import Principal
 from isentrope_server.store.reports import attachments, series
 from isentrope_server.store.runs import Run, RunFilter
-from isentrope_server.store.writer import RunChanged, Transaction
+from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import (
     Alert,
     Gap,
@@ -223,7 +223,6 @@ def _edit(transaction: Transaction, run: Run, edit: RunEdit, principal: Principa
     access.record_audit(
         transaction.connection, principal, "run.edited", f"runs/{run.id}", change, time.time()
     )
-    transaction.announce(RunChanged(run_id=run.id))
 
 
 def _delete(transaction: Transaction, run: Run, principal: Principal) -> None:
@@ -234,7 +233,6 @@ def _delete(transaction: Transaction, run: Run, principal: Principal) -> None:
     access.record_audit(
         transaction.connection, principal, "run.deleted", f"runs/{run.id}", change, now
     )
-    transaction.announce(RunChanged(run_id=run.id))
 
 
 @router.get("/runs/{run_id}/gaps")

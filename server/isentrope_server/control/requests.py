@@ -110,7 +110,7 @@ def request_control(
     access.record_audit(
         transaction.connection, request.by, "control.requested", subject, change, now
     )
-    transaction.announce(ControlChanged(run_id=run.id, version=item.version))
+    transaction.announce(ControlChanged(run_id=run.id))
     for older in controls.open_before(transaction.connection, run.key, item.version):
         if older.state is State.PENDING:
             message = f"Version {item.version} was requested before any probe fetched this one."
@@ -236,5 +236,5 @@ def move_to(
     access.record_audit(
         transaction.connection, by, f"control.{state.lower()}", subject, change, now
     )
-    transaction.announce(ControlChanged(run_id=run_id, version=item.version))
+    transaction.announce(ControlChanged(run_id=run_id))
     return replace(item, **changed)

@@ -27,8 +27,7 @@ from isentrope_server.store.reports.records import Arrival, Refused
 from isentrope_server.store.rows import Layout
 from isentrope_server.store.streams import PushState, Stream
 from isentrope_server.store.tables import LARGEST_INTEGER, without_nul
-from isentrope_server.store.writer import RunChanged, StepStored, Transaction
-from isentrope_wire.answers import LiveStep
+from isentrope_server.store.writer import Transaction
 from isentrope_wire.codec import decode_payload, payload_hash
 from isentrope_wire.errors import CodecError
 from isentrope_wire.reports import (
@@ -426,7 +425,7 @@ def _store(
     """Store new records; returns the stream with its new control version, and the change of the run
     still to be made."""
     connection = transaction.connection
-    positions = records.append(
+    records.append(
         connection,
         fresh,
         run_key=stream.run_key,
@@ -437,19 +436,11 @@ def _store(
         clock_ahead=sender.clock_ahead,
     )
     newest: tuple[int, int] | None = None
-    for position, arrival in zip(positions, fresh, strict=True):
+    for arrival in fresh:
         message = arrival.message
         if isinstance(message, StepReport):
             by_server = set_to_server_clock(message, sender.clock_ahead)
             stream = record_outcomes(transaction, sender.run_id, stream, by_server, now)
-            report = LiveStep(
-                step=message.step,
-                recorded_at=message.recorded_at,
-                control_version=message.control_version,
-                rank=sender.rank,
-                scalars=dict(message.scalars),
-            )
-            transaction.announce(StepStored(run_id=sender.run_id, position=position, report=report))
             newest = (message.step, message.control_version) if state.is_current else None
             for alert in message.alerts:
                 if alert.kind == "overshoot" and state.is_current:
@@ -460,7 +451,6 @@ def _store(
             if state.is_current:
                 runs.finish(connection, stream.run_key, message)
                 close_open_controls(transaction, sender.run_id, stream.run_key, now)
-                transaction.announce(RunChanged(run_id=sender.run_id))
     last_position = state.last_position + len(fresh)
     return stream, runs.advanced(
         stream.run_key, last_position=last_position, now=now, newest=newest

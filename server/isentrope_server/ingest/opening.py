@@ -24,7 +24,7 @@ from isentrope_server.store import access, controls, runs, streams
 from isentrope_server.store.access import Principal
 from isentrope_server.store.streams import Incarnation
 from isentrope_server.store.tables import LARGEST_INTEGER
-from isentrope_server.store.writer import RunChanged, Transaction
+from isentrope_server.store.writer import Transaction
 from isentrope_wire.control import Control
 from isentrope_wire.reports import (
     DELETED,
@@ -94,7 +94,6 @@ def open_stream(
             f"Run {started.run_id} has {STREAMS.most} {STREAMS.unit}, the most allowed."
         )
     streams.create(connection, run_key, started, now)
-    transaction.announce(RunChanged(run_id=started.run_id))
     return 0, snapshot_to_send(transaction, started.run_id, run_key, now)
 
 

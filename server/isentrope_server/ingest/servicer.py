@@ -40,7 +40,7 @@ from isentrope_server.ports import Port, certificate_of, grpc_address, port_refu
 from isentrope_server.security.gate import abort, principal_of_call
 from isentrope_server.store import runs, streams
 from isentrope_server.store.database import in_a_line
-from isentrope_server.store.writer import ControlChanged, Transaction, WriterStopped
+from isentrope_server.store.writer import Transaction, WriterStopped
 from isentrope_wire import __version__
 from isentrope_wire.codec import from_pb, to_pb
 from isentrope_wire.errors import CodecError
@@ -167,13 +167,11 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         run_key = stream.run_key
         # If the newest version ends unapplied, the older one is already at its probe.
         newest_sent = 0
-        # Control changes only: a heartbeat is due after a time without a control, however many
-        # reports arrive.
         with (
-            self._backend.hub.listening(request.run_id, ControlChanged) as listener,
+            self._backend.hub.listening(request.run_id) as listener,
             self._forgetting_notes(request.run_id),
         ):
-            must_read, dropped = True, 0
+            must_read = True
             while not self._backend.hub.closing.is_set():
                 if must_read:
                     snapshot = await self._write(
@@ -184,11 +182,8 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                     if snapshot is not None and snapshot.version > newest_sent:
                         newest_sent = snapshot.version
                         yield pb.WatchReply(control=to_pb(snapshot))
-                event = await listener.get(self._heartbeat_seconds)
-                # A dropped event may have been a change of the control.
-                must_read = isinstance(event, ControlChanged) or listener.dropped > dropped
-                dropped = listener.dropped
-                if event is None and not self._backend.hub.closing.is_set():
+                must_read = await listener.wait(self._heartbeat_seconds)
+                if not must_read:
                     await self._note_watch(context, request.run_id, run_key)
                     yield pb.WatchReply(heartbeat=pb.Heartbeat())
 

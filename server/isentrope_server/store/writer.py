@@ -14,44 +14,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Generic, TypeVar
 
-import msgspec
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from isentrope_server.store.database import hold_for_writing
-from isentrope_wire.answers import LiveStep
 from isentrope_wire.errors import IsentropeError
-from isentrope_wire.numbers import document_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepStored:
-    """One step report is committed."""
-
-    run_id: str
-    position: int
-    report: LiveStep
-
-    @cached_property
-    def text(self) -> bytes:
-        """The report as a live stream sends it, encoded once for all who listen."""
-        return msgspec.json.encode(document_of(self.report))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlChanged:
-    """A control version was requested, or its state changed."""
-
-    run_id: str
-    version: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunChanged:
-    """A run began, ended, was resumed, edited or deleted."""
+    """A control version of a run was requested, or its state changed."""
 
     run_id: str
 
@@ -61,8 +35,7 @@ class TokensChanged:
     """A token was made or revoked."""
 
 
-RunEvent = StepStored | ControlChanged | RunChanged
-Event = RunEvent | TokensChanged
+Event = ControlChanged | TokensChanged
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)

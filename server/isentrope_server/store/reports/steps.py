@@ -20,10 +20,7 @@ from isentrope_server.store.reports import histograms
 from isentrope_server.store.rows import MISSING, Reports
 from isentrope_server.store.streams import Stream, Timeline
 from isentrope_server.store.tables import records
-from isentrope_server.store.tables import runs as runs_table
-from isentrope_server.store.tables import streams as streams_table
-from isentrope_server.store.writer import StepStored
-from isentrope_wire.answers import LiveStep, StepReport
+from isentrope_wire.answers import StepReport
 from isentrope_wire.reports import ScoreHistogram
 
 _NEWEST_TIMED = 32
@@ -101,43 +98,6 @@ def seconds_per_step(connection: Connection, run_key: int) -> float | None:
     )
     passed, seconds = int(steps[-1] - steps[0]), float(times[-1] - times[0])
     return seconds / passed if passed > 0 and seconds >= 0 else None
-
-
-def after(connection: Connection, run_key: int, position: int, limit: int) -> list[StepStored]:
-    """The next `limit` step reports of all streams after a position, in order of arrival."""
-    places = connection.execute(
-        select(records.c.first_position, records.c.last_position)
-        .where(
-            records.c.run_key == run_key,
-            records.c.last_position > position,
-            records.c.layout_key.is_not(None),
-        )
-        .order_by(records.c.first_position)
-    ).all()
-    joined = select(streams_table.c.key, streams_table.c.rank, runs_table.c.id).join(runs_table)
-    of_run = {row.key: row for row in connection.execute(joined.where(runs_table.c.key == run_key))}
-    found: list[StepStored] = []
-    for first, last in places:
-        # Rows of several ranks overlap.
-        if len(found) >= limit and found[limit - 1].position < first:
-            break
-        for reports in rows.read(connection, run_key, records.c.last_position == last):
-            found += [
-                StepStored(
-                    run_id=of_run[reports.stream_key].id,
-                    position=int(reports.positions[row]),
-                    report=LiveStep(
-                        step=int(reports.steps[row]),
-                        recorded_at=float(reports.recorded_at[row]),
-                        control_version=int(reports.control_versions[row]),
-                        rank=of_run[reports.stream_key].rank,
-                        scalars=reports.scalars_of(row),
-                    ),
-                )
-                for row in np.flatnonzero(reports.positions > position)[:limit].tolist()
-            ]
-        found = sorted(found, key=lambda stored: stored.position)[:limit]
-    return found
 
 
 REPORTS_AT_ONCE = 1_000
