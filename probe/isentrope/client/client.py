@@ -22,12 +22,12 @@ from isentrope_wire.control import Control, begun_at
 from isentrope_wire.control_answers import ControlVersion, EntropyPerformance, RunControl
 from isentrope_wire.diagnosis.check_states import CheckState
 from isentrope_wire.diagnosis.health import Diagnosis
-from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
+from isentrope_wire.metrics import ENTROPY_MEAN, HOLD_TARGET, REWARD_MEAN
 
 Columns = dict[str, list[Any]]
 
 _POLL_SECONDS = 0.2
-_SHOWN, _SHOWN_POINTS = (ENTROPY_MEAN, REWARD_MEAN), 500
+_SHOWN, _SHOWN_POINTS = (ENTROPY_MEAN, REWARD_MEAN, HOLD_TARGET), 500
 
 
 class Client(Connection):
@@ -87,7 +87,7 @@ class Client(Connection):
     def show(self, run_id: str) -> RunView:
         """The run as a picture, for the last line of a notebook's cell: health line and chart."""
         run, columns = self.run(run_id), self.metrics(run_id, _SHOWN, points=_SHOWN_POINTS)
-        entropies, rewards = (
+        entropies, rewards, targets = (
             {
                 step: value
                 for step, value in zip(columns["step"], columns.get(name, ()), strict=False)
@@ -101,6 +101,7 @@ class Client(Connection):
             diagnosis=self.diagnosis(run_id),
             entropies=entropies,
             rewards=rewards,
+            targets=targets,
             applied_steps=[item.applied_step for item in history if item.applied_step is not None],
             page=f"{self.url}/runs/{run.id}",
         )

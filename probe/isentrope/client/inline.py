@@ -86,6 +86,7 @@ class RunHistory:
             diagnosis=diagnose(measured),
             entropies=measured.entropies,
             rewards=measured.rewards,
+            targets=measured.targets,
             applied_steps=measured.applied_steps,
             page=page,
         )
@@ -132,6 +133,8 @@ class RunView:
     entropies: Steps
     """In nats."""
     rewards: Steps = field(default_factory=dict)
+    targets: Steps = field(default_factory=dict)
+    """The entropies to hold, in nats."""
     applied_steps: Sequence[int] = ()
     """The steps from which another control was active."""
     page: str = ""
@@ -183,7 +186,7 @@ class RunView:
         if not finite(self.entropies.items()):
             return []
         forecast, early = self.diagnosis.forecast, self.diagnosis.early_level
-        levels = list(self.entropies.values())
+        levels = [*self.entropies.values(), *self.targets.values()]
         if early is not None:
             levels.append(early)
         if forecast is not None:
@@ -197,6 +200,7 @@ class RunView:
         if early is not None:
             level = {panel.axis.first: early, panel.axis.last: early}
             parts.append(panel.line(level, "stroke:gray;stroke-dasharray:1 3"))
+        parts.append(panel.line(self.targets, f"stroke:{_CONTROL};stroke-dasharray:6 2"))
         first = min(self.entropies)
         parts += [panel.mark(step) for step in self.applied_steps if step >= first]
         return [*parts, panel.line(self.entropies)]
