@@ -168,13 +168,14 @@ class Part:
     """One part of a page that stays up to date."""
 
     name: str
-    read: Callable[[AsyncClient, View], Awaitable[Values]]
+    read: Callable[[AsyncClient, View], Awaitable[Values]] | None = None
+    """None: another part reads its values."""
     layout: Callable[[AsyncClient, View], Awaitable[Component]] | Component | None = None
     """The elements whose ids `read` has values for, and what surrounds them; None: the page has
     them already."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """Id of a Dash component -> its property that gets the value: `rowData` of a grid, `data` of a
-    store."""
+    store; `call`: a function of the browser's scripts gets it."""
     is_slow: bool = False
     """Whether it need not follow each step: it is read when the status or the control changed, and
     else every few seconds."""
@@ -198,6 +199,8 @@ class Part:
     async def values(self, client: AsyncClient, view: View) -> Values:
         """What `read` returns; where it failed, why."""
         refused = f"{self.name}-refused"
+        if self.read is None:
+            return {}
         with Guard() as guard:
             values = await self.read(client, view)
             return values if self.layout is None else {**values, refused: None}
@@ -226,6 +229,8 @@ class Asked:
     origin: str = ""
     state: int | None = None
     """From the last answer; null: all parts are read in any case."""
+    form: dict[str, Any] | None = None
+    """As `View.form`."""
     parts: Literal["all", "fast", "slow"] = "all"
     """Which parts to read: the ones that follow each step, the others, or both."""
     shown: dict[str, int] = field(default_factory=dict)
@@ -257,6 +262,7 @@ class News:
                 "query": asked.query,
                 "theme": asked.theme,
                 "origin": asked.origin,
+                "form": asked.form,
             }
             view = View.of(stored)
             try:

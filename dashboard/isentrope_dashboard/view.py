@@ -48,6 +48,9 @@ class View:
     """Every `metric=` of the query."""
     columns: tuple[str, ...] = ()
     """Every `column=` of the query."""
+    form: Mapping[str, Any] | None = None
+    """What the control card's form has, no part of the address: its `fields`, and the version
+    `base` that it began with. None where there is no form."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any] | None) -> View:
@@ -56,6 +59,7 @@ class View:
         try:
             known = dict(stored or {})
             pairs = [(str(name), str(value)) for name, value in known.get("query") or []]
+            form = None if known.get("form") is None else dict(known["form"])
         except (TypeError, ValueError):
             raise of_no_page() from None
         return cls(
@@ -66,6 +70,7 @@ class View:
             runs=tuple(value for name, value in pairs if name == "run"),
             metrics=tuple(value for name, value in pairs if name == "metric"),
             columns=tuple(value for name, value in pairs if name == "column"),
+            form=form,
         )
 
     @property

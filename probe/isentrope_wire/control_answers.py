@@ -98,6 +98,11 @@ class PredictedEffect(Answer):
     pace: Estimate | None
     """Mean change of the entropy over the next twenty steps under it, in nats a step; null before
     there is a forecast."""
+    forecast: list[float] | None = None
+    """Entropies of the fifty steps after the push under it, in nats; null before there is a
+    forecast."""
+    unchanged: list[float] | None = None
+    """The same without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +185,13 @@ class Verdict(Answer):
     """realised / without; null where it is undecided, and of a hold."""
     message: str
     """The same in a sentence."""
+    level: Number | None = None
+    """Entropy of the last judged step, in nats: the median of five."""
+    promised_level: Number | None = None
+    """What was forecast for that step when it was pushed, or for the fiftieth where more were
+    judged; null where nothing was."""
+    level_without: Number | None = None
+    """Likewise without the control."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,6 +76,11 @@ def decimals_of(value: float, significant: int) -> int:
     return max(0, significant - 1 - size)
 
 
+def nats(entropy: float) -> str:
+    """An entropy in a sentence: `0.281`, `0.0043`, `12.3`."""
+    return fixed(entropy, max(3, min(decimals_of(entropy, 2), 5)) if abs(entropy) < 10 else 1)
+
+
 def percent(share: float, decimals: int = 0) -> str:
     """A share of a whole in a sentence: `12.9 %`."""
     return f"{fixed(100 * share, decimals)} %"

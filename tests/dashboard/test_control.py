@@ -22,7 +22,7 @@ from isentrope_dashboard.components.control_effects import latest_control
 from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.figures.chart import Scale
 from isentrope_dashboard.formatting import change, changes, number, percent
-from isentrope_dashboard.pages import control
+from isentrope_dashboard.pages import control, overview
 from isentrope_wire.answers import Alert, Me, Status, TokenScope
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import Compared, Outcome, Verdict, version_before
@@ -160,15 +160,16 @@ def test_the_browser_is_given_the_servers_numbers(site: Site) -> None:
     assert found.pace is not None
     assert found.forecast is not None
     shown = control.shown_preview(found, wanted, "dark", Scale(), 20)
-    clipped, _, pace, ahead = shown["words"]
-    assert (clipped, pace) == (percent(found.clip_fraction), change(found.pace.value))
-    assert ahead == number(found.forecast.entropy[-1])
-    lines = shown["lines"]
+    assert shown[card.CLIPPED] == percent(found.clip_fraction)
+    assert shown[card.CHANGE] == change(found.pace.value)
+    assert shown[card.ENTROPY] == number(found.forecast.entropy[-1])
+    lines = shown[card.PREVIEW]["lines"]
     assert lines["chart-entropy"]["y"] == found.forecast.entropy
     assert lines["chart-entropy"]["x"] == found.forecast.step
     assert set(lines["chart-change"]["y"]) == {found.pace.value}
     assert set(lines["chart-clip"]["y"]) == {found.clip_fraction}
-    assert "lines" not in control.shown_preview(found, wanted, "dark", Scale(), None)
+    hidden = control.shown_preview(found, wanted, "dark", Scale(), None)
+    assert "lines" not in hidden[card.PREVIEW]
 
 
 def test_both_documents_of_a_conflict_are_shown() -> None:
@@ -226,7 +227,7 @@ def test_an_ended_run_says_what_was_in_force(site: Site) -> None:
         (pushed, "It ended with Clip_V · µ₋ 3.00."),
         (none, "It ended without a control."),
     ):
-        assert said in site.values(control.PART, f"/runs/{run}")[control.CLOSED]
+        assert said in site.values(overview.PART, f"/runs/{run}")[control.CLOSED]
 
 
 def test_alerts_of_all_kinds_are_on_the_page() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 import httpx
@@ -16,9 +16,12 @@ from playwright.sync_api import expect
 
 from isentrope.client.connection import AsyncClient
 from isentrope_dashboard import live
+from isentrope_dashboard.components.control_card import fields_of
 from isentrope_dashboard.figures.panel import Panel, Shown
+from isentrope_dashboard.formatting import number
 from isentrope_dashboard.pages import charts, compare, overview, run, steps
 from isentrope_dashboard.view import View
+from isentrope_wire.control import Control
 from tests.dashboard.conftest import OpenPage, Site
 from tests.dashboard.made_answers import words
 from tests.system.running_server import wait_for
@@ -31,10 +34,12 @@ def ask(
     state: int | None = None,
     parts: str = "all",
     shown: dict[str, int] | None = None,
+    form: dict[str, Any] | None = None,
 ) -> httpx.Response:
     path, _, search = address.partition("?")
     query = [pair.split("=") for pair in search.split("&")] if search else []
-    asked = {"path": path, "query": query, "state": state, "parts": parts, "shown": shown or {}}
+    asked = {"path": path, "query": query, "state": state, "parts": parts, "form": form}
+    asked["shown"] = shown or {}
     return site.server.http.post(live.PATH, json=asked)
 
 
@@ -63,6 +68,23 @@ def test_only_what_changed_is_sent(site: Site) -> None:
     fast = ask(site, f"/runs/{run_id}", state=second["state"], parts="fast").json()
     assert "chart-entropy" in fast["values"]
     assert "run-state" not in fast["values"]
+
+
+def test_the_form_is_answered_with_the_step_it_is_shown_at(site: Site) -> None:
+    run_id = settled(site, 30)
+    control = {"version": 0, "document": Control().to_document(), "may_push": True}
+    fields = asdict(fields_of(Control()))
+    form = {"fields": fields, "base": control}
+    values = ask(site, f"/runs/{run_id}", form=form).json()["values"]
+    course = site.client.diagnosis(run_id).forecast
+    assert course is not None
+    ends = values["chart-entropy"][2]["layout"]["meta"]["ends"]
+    assert course.entropy[-1] in [end["y"] for end in ends]
+    assert values["control-entropy"][2] == number(course.entropy[-1])
+    assert values["control-push"][2] is True
+    fields |= {"method": "clip_v", "mu_low": "-"}
+    values = ask(site, f"/runs/{run_id}", form=form).json()["values"]
+    assert "mu_low" in values["control-note"][2]
 
 
 def test_equal_questions_are_read_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_a_run_that_is_over_states_how_it_ended_and_keeps_its_what_if(
     assert words(line).split()[0] == flag
     assert sentence in words(line)
     assert line.className == ("health act" if status == "failed" else "health")
-    closed = site.values(control.PART, f"/runs/{run_id}")[control.CLOSED]
+    closed = site.values(overview.PART, f"/runs/{run_id}")[control.CLOSED]
     assert f"This run has {status}" in closed
     assert WHAT_IF in closed
     fields = control.first_control(site.client.run(run_id), may_push=False)
@@ -61,14 +61,14 @@ def test_a_run_that_only_observes_shows_what_thresholds_would_have_done(site: Si
     rank = Rank(site.server, name="observes", capabilities=())
     for report in countdown_run().reports[:20]:
         rank.send(report)
-    closed = site.values(control.PART, f"/runs/{rank.run_id}")[control.CLOSED]
+    closed = site.values(overview.PART, f"/runs/{rank.run_id}")[control.CLOSED]
     assert "only observes" in closed
     assert WHAT_IF in closed
 
 
 def test_an_empty_run_that_is_over_waits_for_nothing(site: Site) -> None:
     run_id = site.run(0, finished=finished("finished"))
-    assert WHAT_IF not in site.values(control.PART, f"/runs/{run_id}")[control.CLOSED]
+    assert WHAT_IF not in site.values(overview.PART, f"/runs/{run_id}")[control.CLOSED]
     assert "before its first step" in words(
         site.values(metrics.PART, f"/runs/{run_id}?tab=metrics")["metrics"]
     )

@@ -47,6 +47,7 @@ CALLS: dict[tuple[str, str], Call[Any]] = {
     ("GET", f"{_RUN_PATH}/control"): calls.control(RUN),
     ("PUT", f"{_RUN_PATH}/control"): calls.set_control(RUN, Control(), if_version=0),
     ("POST", f"{_RUN_PATH}/control/preview"): calls.preview(RUN, Control()),
+    ("POST", f"{_RUN_PATH}/outlook"): calls.outlook(RUN, Control()),
     ("GET", f"{_RUN_PATH}/control/history"): calls.control_history(RUN),
     ("GET", f"{_RUN_PATH}/export"): calls.export(RUN, format="csv"),
     ("POST", f"{_RUN_PATH}/link"): calls.create_link(RUN),

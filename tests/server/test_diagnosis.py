@@ -128,7 +128,8 @@ def test_the_suggestion_agrees_with_its_preview_and_the_sums(
     for step in range(1, 101):
         what_if = sums(-4.0 - step / 100)
         send_step(collapsed, step, collapse(step), what_if=what_if, gain=0.02)
-    found = client.diagnosis(collapsed.run_id).suggestion
+    found_all = client.diagnosis(collapsed.run_id)
+    found = found_all.suggestion
     assert found is not None
     control = Control.from_document(found.control)
     shown = client.ask(calls.preview(collapsed.run_id, control))
@@ -143,6 +144,17 @@ def test_the_suggestion_agrees_with_its_preview_and_the_sums(
     assert shown.change == pytest.approx(sum(changes) / 10)
     assert shown.forecast is not None
     assert shown.forecast.step == [*range(101, 151)]
+    together = client.ask(calls.outlook(collapsed.run_id, Control(reason="as it is")))
+    assert together.diagnosis == client.diagnosis(collapsed.run_id)
+    assert together.suggested == shown
+    assert together.preview is not None
+    assert together.preview.forecast == together.diagnosis.forecast
+    pushed = client.ask(calls.set_control(collapsed.run_id, control, if_version=0))
+    assert pushed.predicted is not None
+    assert pushed.predicted.pace == shown.pace
+    assert pushed.predicted.forecast == pytest.approx(shown.forecast.entropy, rel=1e-4)
+    assert found_all.forecast is not None
+    assert pushed.predicted.unchanged == pytest.approx(found_all.forecast.entropy, rel=1e-4)
 
 
 def test_a_preview_changes_nothing_and_an_anneal_begins_now(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -42,6 +43,7 @@ def judge(
     seed: int = 0,
     control: Control = CLIP,
     target: float | None = None,
+    predicted: PredictedEffect = PREDICTED,
     **known: Any,
 ) -> Verdict:
     """The verdict on a control that is applied at step 21, adds so much to each step, and under
@@ -51,7 +53,7 @@ def judge(
     last = 20 + steps
     under = range(21, last + 1)
     verdict = verdict_on(
-        version(control, predicted=PREDICTED),
+        version(control, predicted=predicted),
         {
             step: 0.6 + realised * max(0, step - 21) + noise[step] * scatter
             for step in range(1, last + 1)
@@ -127,6 +129,24 @@ def test_a_verdict_in_numbers() -> None:
     assert verdict.realised is not None
     assert verdict.without is not None
     assert verdict.left == pytest.approx(verdict.realised / verdict.without)
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        (20, "0.600 nats after 20 steps; promised 0.580, without it 0.520."),
+        (100, "0.600 nats after 100 steps; promised for 50 0.550, without it 0.400."),
+    ],
+)
+def test_a_verdict_compares_levels_with_the_promise(steps: int, words: str) -> None:
+    promised = replace(
+        PREDICTED,
+        forecast=[0.6 - 0.001 * step for step in range(1, 51)],
+        unchanged=[0.6 - 0.004 * step for step in range(1, 51)],
+    )
+    verdict = judge(0.0, scatter=0.0, steps=steps, predicted=promised)
+    assert verdict.message == f"Stopped the fall: {words}"
+    assert verdict.promised_level == pytest.approx(0.58 if steps == 20 else 0.55)
 
 
 @pytest.mark.parametrize("steps", [20, 50, 200])

@@ -1,14 +1,13 @@
 // The control card: handles, when the server is asked, its answer in the charts, a push that fails. All numbers are the server's.
 (function () {
   "use strict";
-  const PAUSE = 150; // milliseconds from a change to the question; more changes wait for the next one
   const ANSWER_WITHIN = 6000;
   const WAITING = "Waiting for the server’s answer.";
   const NO_ANSWER = "No answer from the server: nothing is known of this push. If it arrived, it stands under Latest control when the connection is back.";
   const LINES = { low: "lower side, ", high: "upper side, " }; // of the plot, before "clipped" and "pace"
   const IDS = { low: "control-mu-low", high: "control-mu-high" };
   const setProps = (id, props) => window.dash_clientside.set_props(id, props);
-  const now = { preview: null, low: null, high: null, timer: null, fields: null, pushing: null, tried: false, lines: {} };
+  const now = { preview: null, low: null, high: null, form: null, pushing: null, tried: false, lines: {} };
 
   // ---- numbers ---------------------------------------------------------------------------------------------
   const mu = (value) => ((value ?? "") === "" || !(value >= 0 && isFinite(value)) ? null : Number(value));
@@ -65,7 +64,7 @@
   const CHARTS = ["chart-entropy", "chart-change", "chart-clip"];
   const lineOf = (chart) => now.preview?.lines?.[chart] || null;
   CHARTS.forEach((chart) => {
-    (window.isentrope ||= { adjust: {} }).adjust[chart] = (figure) => {
+    (window.isentrope ||= { adjust: {}, calls: {} }).adjust[chart] = (figure) => {
       const line = lineOf(chart), { layout } = figure, range = layout.yaxis?.range;
       if (!line || !range) return figure;
       const others = (list) => list.filter((one) => one.meta !== "suggested" && one.name !== "suggested");
@@ -113,6 +112,31 @@
     addEventListener("pointercancel", end, { once: true });
   });
 
+  // ---- the answer: it comes with the charts', of one step; one to an earlier form is grey until the next one is there ----------
+  const isentrope = window.isentrope;
+  const show = () => {
+    if (plot()) isentrope.chart("control-what-if", plot());
+    place();
+    follow();
+    document.getElementById("control-form")?.toggleAttribute("data-older", isentrope.answered !== now.form);
+    if (!now.tried || !now.preview) return;
+    now.tried = false; // the form has its height now
+    const card = document.getElementById("control");
+    if (getComputedStyle(card).position === "fixed") card.querySelector(".sheet-close").focus();
+    else card.scrollIntoView({ block: "nearest" });
+  };
+  function offer(entropy) {
+    const input = document.getElementById("control-hold-target"), hold = document.getElementById("control-hold");
+    if (!input || !entropy) return;
+    if (hold?.checked && !input.value) setProps("control-hold-target", { value: entropy });
+    input.placeholder = entropy;
+  }
+  isentrope.calls["control-preview"] = (preview) => {
+    now.preview = preview;
+    show();
+    offer(preview?.entropy);
+  };
+
   // ---- time ------------------------------------------------------------------------------------------------
   setInterval(() => {
     document.querySelectorAll("[data-expires]").forEach((place) => {
@@ -141,38 +165,24 @@
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     control: {
-      draw(preview, method, low, high, scope, hold, target, parameters, base, newest, view, asked, methods) {
+      draw(method, low, high, scope, hold, target, parameters, base, newest, methods) {
         const rare = window.dash_clientside.callback_context.inputs_list.find(Array.isArray) || [];
         const fields = { method: method || "none", mu_low: low, mu_high: high, scope: scope || "all", hold: Boolean(hold), hold_target: target,
           parameters: Object.fromEntries(rare.map(({ id, value }) => [id.parameter, value])) };
-        now.fields = JSON.stringify([fields, base?.version, view]);
-        if (now.fields !== asked && !now.timer)
-          now.timer = setTimeout(() => {
-            now.timer = null;
-            if (document.getElementById("control-form")) setProps("control-asked", { data: now.fields });
-          }, asked ? PAUSE : 0);
-        Object.assign(now, { preview: preview?.words ? preview : null, low: mu(low), high: mu(high) });
-        if (plot()) window.isentrope.chart("control-what-if", plot());
-        place();
-        follow();
-        if (now.tried && now.preview) {
-          now.tried = false; // the form has its height now
-          const card = document.getElementById("control");
-          if (getComputedStyle(card).position === "fixed") card.querySelector(".sheet-close").focus();
-          else card.scrollIntoView({ block: "nearest" });
-        }
+        Object.assign(now, { low: mu(low), high: mu(high), form: JSON.stringify({ fields, base }) });
+        isentrope.form = now.form;
+        isentrope.ask();
+        show();
         // Once more is known of it, Latest control says what became of what was pushed here.
         const pushed = document.querySelector("#control-outcome.done"), version = pushed && Number(/v(\d+)/.exec(pushed.textContent)[1]);
         if (pushed && newest && (newest.version > version || (newest.version === version && !/PENDING|DELIVERED/.test(newest.state)))) setProps("control-outcome", { className: "gone" });
-        const entropy = preview?.entropy, input = document.getElementById("control-hold-target");
-        if (entropy && hold && !target) setProps("control-hold-target", { value: entropy });
-        if (input && entropy) input.placeholder = entropy;
+        offer(now.preview?.entropy);
         // A hold without a method of its own is what the form does, not nothing.
         const none = methods?.find(({ value }) => value === "none");
         if (none && !now.none) now.none = none.label;
         const label = hold ? "Hold" : now.none;
         const named = none && none.label !== label ? methods.map((one) => (one === none ? { ...one, label } : one)) : window.dash_clientside.no_update;
-        return [fields, ...(now.preview?.words || ["–", "", "–", "–"]), named];
+        return [fields, named];
       },
     },
   });

@@ -5,6 +5,7 @@
   const ASK_MILLISECONDS = [120, 400]; // from and to, by how fast the run's steps follow each other
   const CALM_MILLISECONDS = 1000; // between two questions, until the next step is due
   const EARLY = 0.9; // of a run's pace: from then on the next step is waited for
+  const ASK_ABOUT_FORM_MILLISECONDS = 150; // from one question about the control card's form to the next
   const ASK_OF_ENDED_MILLISECONDS = 1000;
   const ASK_HIDDEN_MILLISECONDS = 30000; // a run's tab in the background shows the level in its title
   const LEAST_BETWEEN_UPDATES = 450; // a page that is drawn more often takes more of the reader's processor than it is worth
@@ -44,7 +45,7 @@
   window.addEventListener("popstate", turn);
 
   // ---- news --------------------------------------------------------------------------------------------------
-  const live = { question: null, tried: null, asking: null, asked: 0, next: 0, answered: Date.now(), updated: 0, news: 0, slow: 0, pace: 0, due: 0, owed: false, state: null, run: null, seen: null, mounted: "", view: null, defaults: {} };
+  const live = { question: null, tried: null, asking: null, asked: 0, next: 0, form: null, answered: Date.now(), updated: 0, news: 0, slow: 0, pace: 0, due: 0, owed: false, state: null, run: null, seen: null, mounted: "", view: null, defaults: {} };
   const shown = new Map(); // id -> digest, property and value, and the element in which it is drawn
   const run = () => (/^\/runs\/([^/]+)\/?$/.exec(pathOf()) || [])[1];
   const connection = (name) => document.body.setAttribute("data-connection", name);
@@ -65,24 +66,27 @@
     const isLost = /lost|failed/.test(document.body.dataset.connection);
     const pause = document.hidden ? ASK_HIDDEN_MILLISECONDS : isLost ? ASK_LOST_MILLISECONDS : !run() ? ELSEWHERE_MILLISECONDS : live.run?.status === "running" ? often : ASK_OF_ENDED_MILLISECONDS;
     // What need not follow each step is read in a question of its own, once what follows it is drawn.
-    const slow = !isNew && !document.hidden && live.owed && now - live.slow > SLOW_NEWS_MILLISECONDS, parts = isNew || document.hidden ? "all" : slow ? "slow" : "fast";
+    const form = (document.getElementById("control-form") && shared.form) || null, differs = form !== live.form, isTyped = differs && !isLost && !document.hidden;
+    const slow = !isNew && !isTyped && !document.hidden && live.owed && now - live.slow > SLOW_NEWS_MILLISECONDS, parts = isNew || document.hidden ? "all" : slow ? "slow" : "fast";
     const calm = Math.min(live.due, live.asked + CALM_MILLISECONDS);
-    const next = slow ? live.asked + least : Math.max(live.asked + pause, live.updated + LEAST_BETWEEN_UPDATES, calm);
+    const next = isTyped ? live.asked + ASK_ABOUT_FORM_MILLISECONDS : slow ? live.asked + least : Math.max(live.asked + pause, live.updated + LEAST_BETWEEN_UPDATES, calm);
     live.next = next;
     if (question === live.tried && now < next) return;
-    Object.assign(live, { asking: question, tried: question, asked: now });
+    Object.assign(live, { asking: question, tried: question, asked: now, form });
     const mounted = location.pathname + new URLSearchParams(location.search).get("tab");
     if (mounted !== live.mounted) shown.clear(), (live.mounted = mounted);
     try {
-      const body = { ...JSON.parse(question), state: isNew || slow ? null : live.state, parts, shown: Object.fromEntries([...shown].map(([id, one]) => [id, one.digest])) };
+      const body = { ...JSON.parse(question), form: JSON.parse(form), state: isNew || differs || slow ? null : live.state, parts, shown: Object.fromEntries([...shown].map(([id, one]) => [id, one.digest])) };
       const answer = await fetch(rootPath + "/news", { method: "POST", cache: "no-store", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
       if (live.asking !== question) return; // the reader has gone on
       live.answered = Date.now();
+      if (!answer.ok) live.form = undefined; // it is asked about again
       if (!answer.ok || isRefused) showRefusal(answer);
       connection(stateOf(answer));
       if (answer.status !== 200) return;
       const news = await answer.json(), before = live.run;
       if (run() && !news.run && isOpen()) return connection("deleted");
+      if (parts !== "slow") shared.answered = form;
       Object.entries(news.values).forEach(([id, [digest, property, value]]) => shown.set(id, { digest, property, value, place: null }));
       if (!slow) Object.assign(live, { question, state: news.state, run: news.run, updated: Date.now() });
       live.owed = parts === "fast"; // what is slow is read later, even if no other step comes
@@ -99,7 +103,7 @@
       const turned = JSON.stringify([news.run.status, news.run.control]) !== JSON.stringify([before.status, before.control]);
       if (turned) Object.assign(live, { slow: 0, tried: null });
     } catch (error) {
-      if (live.asking === question) connection("lost"), showRefusal(null);
+      if (live.asking === question) connection("lost"), showRefusal(null), (live.form = undefined);
     } finally {
       if (live.asking === question) live.asking = null;
     }
@@ -124,8 +128,8 @@
     const { children, ...props } = node.props;
     return window.React.createElement(node.type.toLowerCase(), { key, ...props }, element(children));
   };
-  const shared = (window.isentrope ||= { adjust: {} }); // adjust: id of a chart -> what the browser adds to its figure
-  Object.assign(shared, { rootPath, run, element, show, chart: (id, figure) => shown.get(id)?.value !== figure && (shown.set(id, { value: figure }), draw()), redraw: (id) => shown.has(id) && ((shown.get(id).place = null), draw()) });
+  const shared = (window.isentrope ||= { adjust: {}, calls: {} }); // adjust: id of a chart -> what the browser adds to its figure; calls: id of a value -> what it is given to; form: what the control card has
+  Object.assign(shared, { rootPath, run, ask, element, show, chart: (id, figure) => shown.get(id)?.value !== figure && (shown.set(id, { value: figure }), draw()), redraw: (id) => shown.has(id) && ((shown.get(id).place = null), draw()) });
   function drawComponents(place, value) {
     if (!roots.has(place)) roots.set(place, window.ReactDOM.createRoot(place));
     window.ReactDOM.flushSync(() => roots.get(place).render(element(value)));
@@ -146,6 +150,7 @@
     return grid && (grid.setGridOption("rowData", value), true);
   }
   function drawValue(place, id, one) {
+    if (one.property === "call" && !one.place) return (one.place = true), shared.calls[id](one.value); // it may draw
     if (one.property && (one.place || !setDash(id, one))) return;
     if (!one.property) {
       if (!place) return;
@@ -356,7 +361,7 @@
   async function acknowledge(button) {
     const answer = await fetch(rootPath + "/api/v1/runs/" + run() + "/alerts/" + button.dataset.acknowledge + "/acknowledgement", { method: "PUT" });
     if (!answer.ok) return say(button, (await answer.json()).error.message);
-    setTimeout(() => Object.assign(live, { owed: true, slow: 0, tried: null }), ANSWERED_FOR);
+    setTimeout(() => Object.assign(live, { state: null, tried: null }), ANSWERED_FOR);
   }
   // Without TLS, browsers give pages of other machines no clipboard.
   async function copy(words) {

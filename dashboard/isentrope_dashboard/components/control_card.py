@@ -37,7 +37,7 @@ METHOD, MU_LOW, MU_HIGH, SCOPE = (
 )
 HOLD, HOLD_TARGET, REASON = "control-hold", "control-hold-target", "control-reason"
 BASE, FILL, FIELDS = "control-base", "control-fill", "control-fields"
-ASKED, PREVIEW, REVERT = "control-asked", "control-preview", "control-revert"
+PREVIEW, REVERT = "control-preview", "control-revert"
 FORM, MORE, MORE_WORDS = "control-form", "control-more", "control-more-words"
 STATUS, NOTE, PUSH, OUTCOME, PLOT = (
     "control-status", "control-note", "control-push", "control-outcome", "control-what-if",
@@ -222,7 +222,7 @@ def form(
         if (row.thresholds if only_what_if else name in run.methods)
     ]
     method = method_named(fields.method)
-    stores = {BASE: base, **dict.fromkeys((FIELDS, FILL, ASKED, PREVIEW, REVERT))}
+    stores = {BASE: base, **dict.fromkeys((FIELDS, FILL, REVERT))}
     return html.Div(
         [
             *(dcc.Store(id=name, data=data) for name, data in stores.items()),
@@ -392,7 +392,7 @@ def _plot() -> Component:
 def _numbers() -> Component:
     def cell(value: str, below: Any) -> Component:
         return html.Div(
-            [html.Div("–", id=value, className="value"), html.Div(below, className="dim small")]
+            [html.Div(id=value, className="value"), html.Div(below, className="dim small")]
         )
 
     return html.Div(

@@ -28,6 +28,7 @@ from isentrope_wire.answers import HistogramColumns, SeriesColumns, StepReport
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion, EntropyForecast, EntropyPerformance
 from isentrope_wire.diagnosis.course import AHEAD
+from isentrope_wire.diagnosis.effect import PROMISED_STEPS
 from isentrope_wire.diagnosis.health import Preview
 from isentrope_wire.metrics import METRICS, Metric, Show
 from isentrope_wire.numbers import decimals_of, fixed
@@ -388,7 +389,7 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
         8, max(4, *(decimals_of(value, 1) for line, value in ahead if not line.helps), 0)
     )
     for forecast, value in ahead:
-        end, color = shown.last + NEXT_STEPS, chart.ink["hold" if forecast.helps else "act"]
+        end, color = shown.last + PROMISED_STEPS, chart.ink["hold" if forecast.helps else "act"]
         chart.stroke([shown.last, end], [value, value], color, meta=forecast.name)
         words = percent(value) if panel.share else fixed(value, decimals)
         chart.end(end_label(forecast.label, words), value, color, step=end, name=forecast.name)

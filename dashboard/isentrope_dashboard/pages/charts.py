@@ -24,6 +24,8 @@ from isentrope_wire.control_answers import ControlVersion
 from isentrope_wire.metrics import TIME_STEP_SECONDS, TOKEN_COUNT, Metric
 
 CHART_POINTS, HISTOGRAM_POINTS = 600, 120
+MARKS = 50
+"""Newest controls and newest alerts that are marked."""
 BEFORE_CONTROL = 20
 """Steps shown before the control, in the window that begins with it."""
 
@@ -35,14 +37,18 @@ async def read_shown(
     panels: Sequence[Panel],
     *,
     points: int = CHART_POINTS,
-    **known: Any,
+    known: tuple[Sequence[ControlVersion], Sequence[Alert]] | None = None,
+    **more: Any,
 ) -> Shown:
-    """Everything that the panels read of a run, in the steps that the reader wants to see, with
-    `points` of each series."""
-    history, alerts = await asyncio.gather(
-        client.newest(calls.control_history(run.id), 50), client.newest(calls.alerts(run.id), 50)
+    """Everything that the panels read of a run, up to its newest step in `run`, in the steps that
+    the reader wants to see, with `points` of each series. `known`: its newest controls and alerts,
+    where they were read before."""
+    history, alerts = known or await asyncio.gather(
+        client.newest(calls.control_history(run.id), MARKS),
+        client.newest(calls.alerts(run.id), MARKS),
     )
     scale, first, last = await _read_range(client, run, view, history)
+    last = run.step if last is None else last
     names = list(dict.fromkeys(name for panel in panels for name in panel.metrics))
     counted = [panel.quantity.histogram for panel in panels if panel.quantity is not None]
     found: asyncio.Future[list[HistogramColumns]] = asyncio.gather(
@@ -67,7 +73,7 @@ async def read_shown(
     return Shown(
         scheme=view.scheme, scale=scale, first=min((each[0] for each in steps if each), default=first or 0), last=run.step or 0, zoom=view.zoom,
         smooth=view.smooth, marks=marks(history, alerts), history=history, series=series,
-        histograms=dict(zip(counted, histograms, strict=True)), **known,
+        histograms=dict(zip(counted, histograms, strict=True)), **more,
     )  # fmt: skip
 
 

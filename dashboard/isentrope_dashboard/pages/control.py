@@ -3,10 +3,10 @@ newest control.
 
 The form is no value of the part: what is typed stays when a step arrives. The browser keeps its
 fields in one store (FIELDS). It is filled by one callback (`fill`), from the document in the store
-FILL or from the defaults of a chosen method, and judged by another one (`judge`) when nothing was
-changed for a moment, or a step arrived. Both, and `push`, set FILL with `set_props`: as an output
-it would make them wait for each other. What follows a handle without the server is in
-`assets/control.js`.
+FILL or from the defaults of a chosen method. The browser sends the form with each question about
+the page, so that what would become of its control is answered with the charts, of the same step
+(`form_values`). `push` sets FILL with `set_props`: as an output it would wait for `fill`. What
+follows a handle without the server is in `assets/control.js`.
 
 A push is a callback and no request of the browser's own: the document is made from the fields in
 one place, in Python. Dash reports no failed request, so the browser waits a few seconds for the
@@ -45,17 +45,25 @@ from isentrope_dashboard.components.control_card import Fields
 from isentrope_dashboard.components.control_effects import LATEST, latest_control, name_of
 from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.figures.chart import Scale
-from isentrope_dashboard.figures.panel import NEXT_STEPS, Forecast
-from isentrope_dashboard.formatting import change, changes, describe, number, percent
-from isentrope_dashboard.live import NEWS, Api, Part, Values
-from isentrope_dashboard.pages.charts import read_scale
+from isentrope_dashboard.figures.panel import Forecast
+from isentrope_dashboard.formatting import (
+    MISSING,
+    change,
+    changes,
+    describe,
+    number,
+    percent,
+)
+from isentrope_dashboard.live import Api, Part, Values
 from isentrope_dashboard.theme import Scheme
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import RunDetail, Status
+from isentrope_wire.answers import Alert, Me, RunDetail, Status
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion, RunControl
 from isentrope_wire.control_answers import State as ControlState
+from isentrope_wire.diagnosis.effect import PROMISED_STEPS
 from isentrope_wire.diagnosis.health import Preview
+from isentrope_wire.diagnosis.outlook import Outlook
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import SUGGESTED, Method, method_named
 
@@ -112,23 +120,22 @@ def _as_it_is(run: RunDetail, *, may_push: bool = True) -> dict[str, Any]:
     }
 
 
-async def read(client: AsyncClient, view: View) -> Values:
-    """Why there is no form, if so, and the newest control."""
-    run_id = view.run_id or ""
-    run, me, history, alerts = await asyncio.gather(
-        client.ask(calls.run(run_id)),
-        client.ask(calls.me()),
-        client.newest(calls.control_history(run_id), HISTORY),
-        client.newest(calls.alerts(run_id), card.ALERTS_SHOWN),
-    )
+def card_values(
+    run: RunDetail, me: Me, history: Sequence[ControlVersion], alerts: Sequence[Alert]
+) -> Values:
+    """Why there is no form, if so, the newest control and the alerts."""
     closed = card.why_closed(run, me)
     last = reference(run.control).control
-    ended = f" It ended {'without a control' if last == Control() else f'with {name_of(last)}'}."
-    instead = f" Shown is what thresholds would {'do' if card.takes_controls(run) else 'have done to its last steps'}."
+    words = closed
+    if run.status.is_over:
+        words += (
+            f" It ended {'without a control' if last == Control() else f'with {name_of(last)}'}."
+        )
+    if closed and card.has_form(run, closed):
+        does = "do" if card.takes_controls(run) else "have done to its last steps"
+        words += f" Shown is what thresholds would {does}."
     return {
-        CLOSED: closed
-        + (ended if run.status.is_over else "")
-        + (instead if closed and card.has_form(run, closed) else ""),
+        CLOSED: words,
         NEWEST: known(run.control),
         LATEST: latest_control(history, is_over=run.status.is_over, may_push=not closed),
         card.ALERTS: card.alert_rows(alerts, may_acknowledge=card.may_control(me)),
@@ -164,7 +171,10 @@ async def layout(client: AsyncClient, view: View) -> Component:
     )
 
 
-PART = Part(name="control", read=read, layout=layout, properties={NEWEST: "data"}, is_slow=True)
+PART = Part(name="control", layout=layout)
+"""Its values are read with the charts beside it, so that all of them are of one step."""
+PROPERTIES = {NEWEST: "data", card.FILL: "data", card.PREVIEW: "call", card.PUSH: "disabled"}
+"""Those of its values that are no components."""
 
 
 def register(app: Dash, api: Api) -> None:
@@ -172,22 +182,14 @@ def register(app: Dash, api: Api) -> None:
     app.clientside_callback(
         ClientsideFunction("control", "draw"),
         Output(card.FIELDS, "data"),
-        Output(card.CLIPPED, "children"),
-        Output(card.CLIPPED_SPREAD, "children"),
-        Output(card.CHANGE, "children"),
-        Output(card.ENTROPY, "children"),
         Output(card.METHOD, "data"),
-        Input(card.PREVIEW, "data"),
         *(Input(component, prop) for component, prop in FIELDS.values()),
         Input(PARAMETERS, "value"),
         Input(card.BASE, "data"),
         Input(NEWEST, "data"),
-        Input(views.STORE, "data"),
-        State(card.ASKED, "data"),
         State(card.METHOD, "data"),
     )
     _register_fill(app)
-    _register_judge(app, api)
     _register_push(app, api)
 
 
@@ -236,53 +238,82 @@ def _register_fill(app: Dash) -> None:
         }
 
 
-_JUDGED = {
-    "preview": Output(card.PREVIEW, "data"),
-    "status": Output(card.STATUS, "children"),
-    "note": Output(card.NOTE, "children"),
-    "blocked": Output(card.PUSH, "disabled"),
-}
+def wanted_of(view: View, run: RunDetail) -> Control | ConfigurationError | None:
+    """The control that the form means at the run's next step, or why it means none; None where
+    there is no form."""
+    if view.form is None:
+        return None
+    try:
+        return card.control_of(Fields(**view.form["fields"]), next_step=(run.step or 0) + 1)
+    except ConfigurationError as error:
+        return error
+    except (TypeError, KeyError):
+        raise views.of_no_page() from None
 
 
-def _register_judge(app: Dash, api: Api) -> None:
-    @app.callback(
-        output=_JUDGED,
-        inputs={
-            "asked": Input(card.ASKED, "data"),
-            "_news": Input(NEWS, "data"),
-            "_newest": Input(NEWEST, "data"),
-            "kept": KEPT,
-        },
-        prevent_initial_call=True,
-    )
-    async def judge(
-        asked: str | None, _news: Any, _newest: Any, kept: dict[str, Any]
-    ) -> dict[str, Any]:
-        nothing = dict.fromkeys(_JUDGED, no_update)
-        if not asked:  # the form was mounted a moment ago, and the browser will ask
-            return nothing
-        view, base = View.of(kept["view"]), kept["base"]
-        wanted: Control | ConfigurationError
-        try:
-            async with api.open() as client:
-                run = await client.ask(calls.run(view.run_id or ""))
-                try:
-                    wanted = card.control_of(Fields(**kept["form"]), next_step=(run.step or 0) + 1)
-                except ConfigurationError as error:
-                    wanted = error
-                is_older = (
-                    base is not None and _may_push(base) and base["version"] < run.control.version
-                )
-                if base is None or (
-                    is_older
-                    and isinstance(wanted, Control)
-                    and not changes(wanted, Control.from_document(base["document"]))
-                ):
-                    set_props(card.FILL, {"data": _as_it_is(run)})
-                    return nothing
-                return nothing | await _judged(client, view, run, wanted, base)
-        except ApiError as error:
-            return nothing | {"note": str(error)}
+def form_values(
+    view: View,
+    run: RunDetail,
+    wanted: Control | ConfigurationError | None,
+    outlook: Outlook,
+    scale: Scale,
+) -> Values:
+    """What the form shows: the answer about its control, whether that can be pushed, and after
+    another push, where nothing was typed, the new version."""
+    if view.form is None or wanted is None:
+        return {}
+    base = view.form.get("base")
+    if base is None or _is_overtaken(base, run, wanted):
+        return {card.FILL: _as_it_is(run)}
+    newer = _newer(run.control, base) if _may_push(base) else None
+    entropy = _short(outlook.diagnosis.entropy)
+    if isinstance(wanted, ConfigurationError) or outlook.preview is None:
+        return {
+            **dict.fromkeys((card.CLIPPED, card.CHANGE, card.ENTROPY), MISSING),
+            card.CLIPPED_SPREAD: "",
+            card.STATUS: newer or chip("Not complete", "watch"),
+            card.NOTE: str(wanted),
+            card.PUSH: True,
+            card.PREVIEW: {"entropy": entropy},
+        }
+    # The pushed version may have been refused since: then what counts is the active one.
+    before = reference(run.control).control
+    if newer or not _may_push(base):
+        before = Control.from_document(base["document"])
+    changed, takes = bool(changes(wanted, before)), card.takes_controls(run) and _may_push(base)
+    active = (run.control.active or run.control).control
+    is_asked = takes or (changed and card.takes_controls(run))
+    is_new = is_asked and run.status == Status.RUNNING and bool(changes(wanted, active))
+    status: Any = ""
+    if takes:
+        status = newer or status_chip(run.control, changed)
+    return {
+        **shown_preview(outlook.preview, wanted, view.scheme, scale, run.step if is_new else None),
+        card.STATUS: status,
+        card.NOTE: _note(outlook.preview, wanted, changed=changed, takes=takes),
+        card.PUSH: not changed or not takes,
+    }
+
+
+def _is_overtaken(
+    base: Mapping[str, Any], run: RunDetail, wanted: Control | ConfigurationError
+) -> bool:
+    """Whether another version was pushed over the one that the form shows as it is."""
+    if not _may_push(base) or base["version"] >= run.control.version:
+        return False
+    document = base["document"]
+    return isinstance(wanted, Control) and not changes(wanted, Control.from_document(document))
+
+
+def _note(preview: Preview, wanted: Control, *, changed: bool, takes: bool) -> Any:
+    if wanted.hold is None and wanted.method == Method.NONE:
+        return ""
+    if preview.warnings and takes:
+        words = ["If pushed: " if changed else "", " ".join(preview.warnings)]
+        return html.Span(words, className="warning")
+    # Beside thresholds the card has the numbers.
+    is_in_numbers = preview.pace is not None and wanted.method.thresholds and wanted.hold is None
+    return "" if is_in_numbers else preview.message
 
 
 def _may_push(base: Mapping[str, Any]) -> bool:
@@ -290,84 +321,41 @@ def _may_push(base: Mapping[str, Any]) -> bool:
     return bool(base.get("may_push", True))
 
 
-async def _judged(
-    client: AsyncClient,
-    view: View,
-    run: RunDetail,
-    wanted: Control | ConfigurationError,
-    base: Mapping[str, Any],
-) -> dict[str, Any]:
-    newer = _newer(run.control, base) if _may_push(base) else None
-    if isinstance(wanted, ConfigurationError):
-        unchanged = await client.ask(calls.preview(run.id, Control()))
-        return {
-            "status": newer or chip("Not complete", "watch"),
-            "note": str(wanted),
-            "blocked": True,
-            "preview": {"entropy": _short(unchanged.entropy)},
-        }
-    # The pushed version may have been refused since: then what counts is the active one.
-    before = (
-        Control.from_document(base["document"])
-        if newer or not _may_push(base)
-        else reference(run.control).control
-    )
-    changed, takes = bool(changes(wanted, before)), card.takes_controls(run) and _may_push(base)
-    found, scale = await asyncio.gather(
-        client.ask(calls.preview(run.id, wanted, curves=wanted.hold is None)),
-        read_scale(client, run.id, view),
-    )
-    # Beside thresholds the card has the numbers.
-    note: Any = (
-        ""
-        if found.pace is not None and wanted.method.thresholds and wanted.hold is None
-        else found.message
-    )
-    if found.warnings and takes:
-        note = html.Span(
-            ["If pushed: " if changed else "", " ".join(found.warnings)], className="warning"
-        )
-    if wanted.hold is None and wanted.method == Method.NONE:
-        note = ""
-    active = (run.control.active or run.control).control
-    is_asked = takes or (changed and card.takes_controls(run))
-    is_new = is_asked and run.status == Status.RUNNING and bool(changes(wanted, active))
-    return {
-        "status": (newer or status_chip(run.control, changed)) if takes else "",
-        "note": note,
-        "blocked": not changed or not takes,
-        "preview": shown_preview(found, wanted, view.scheme, scale, run.step if is_new else None),
-    }
-
-
 def shown_preview(
-    found: Preview, wanted: Control, scheme: Scheme, scale: Scale, step: int | None
+    preview: Preview, wanted: Control, scheme: Scheme, scale: Scale, step: int | None
 ) -> dict[str, Any]:
     """What the browser shows of the server's answer: numbers in words, the plot, and, from the
     newest step on, the lines of the next ones; `step` is None where they are not shown."""
-    line = Forecast.of(found, wanted)
+    line = Forecast.of(preview, wanted)
     course, pace, label = line.course, line.pace, line.label
     ahead = None if course is None else course.entropy[-1]
-    spread = "" if found.clip_fraction_std is None else f" ± {percent(found.clip_fraction_std)}"
-    shown: dict[str, Any] = {
-        "words": [percent(found.clip_fraction), spread, change(pace), number(ahead)],
-        "entropy": _short(found.entropy),
-    }
-    if found.curves is not None and found.unchanged is not None:
+    spread = ""
+    if preview.clip_fraction_std is not None:
+        spread = f" ± {percent(preview.clip_fraction_std)}"
+    drawn: dict[str, Any] = {"entropy": _short(preview.entropy)}
+    if preview.curves is not None and preview.unchanged is not None:
         width = what_if.reach(wanted.mu_low, wanted.mu_high)
-        shown["figure"] = what_if.what_if_figure(found.curves, found.unchanged.value, scheme, width)
+        drawn["figure"] = what_if.what_if_figure(
+            preview.curves, preview.unchanged.value, scheme, width
+        )
     if step is not None and course is not None:
-        ends = [scale.at(step), scale.at(step + NEXT_STEPS)]
-        shown["lines"] = {
+        ends = [scale.at(step), scale.at(step + PROMISED_STEPS)]
+        drawn["lines"] = {
             "chart-entropy": _line(
                 [scale.at(at) for at in course.step], course.entropy, label, number(ahead)
             ),
             "chart-change": _line(ends, [pace, pace], label, change(pace)),
             "chart-clip": _line(
-                ends, [found.clip_fraction] * 2, label, percent(found.clip_fraction)
+                ends, [preview.clip_fraction] * 2, label, percent(preview.clip_fraction)
             ),
         }
-    return shown
+    return {
+        card.CLIPPED: percent(preview.clip_fraction),
+        card.CLIPPED_SPREAD: spread,
+        card.CHANGE: change(pace),
+        card.ENTROPY: number(ahead),
+        card.PREVIEW: drawn,
+    }
 
 
 def _short(entropy: float | None) -> str:

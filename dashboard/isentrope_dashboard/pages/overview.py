@@ -16,6 +16,7 @@ from dash import html
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
+from isentrope_dashboard.components import control_card as card
 from isentrope_dashboard.components.basics import icon, row, sparkline, text, with_symbols
 from isentrope_dashboard.components.header import LEVELS, STATUS
 from isentrope_dashboard.figures.chart import EMPTY, smoothed
@@ -23,12 +24,13 @@ from isentrope_dashboard.figures.panel import Forecast
 from isentrope_dashboard.figures.panels import OVERVIEW
 from isentrope_dashboard.formatting import change, number, percent, significant
 from isentrope_dashboard.live import Part, Values
-from isentrope_dashboard.pages import charts, compare
+from isentrope_dashboard.pages import charts, compare, control
 from isentrope_dashboard.view import View
 from isentrope_wire import metrics
 from isentrope_wire.answers import RunDetail, SeriesColumns, Status
 from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.health import Diagnosis
+from isentrope_wire.diagnosis.outlook import Outlook
 
 FIRST_STEPS = 10
 LAST_STEPS = 20
@@ -36,22 +38,44 @@ LAST_STEPS = 20
 
 async def read(client: AsyncClient, view: View) -> Values:
     run_id = view.run_id or ""
-    run, diagnosis = await asyncio.gather(
-        client.ask(calls.run(run_id)), client.ask(calls.diagnosis(run_id))
+    run = await client.ask(calls.run(run_id))
+    wanted = control.wanted_of(view, run)
+    asked = wanted if isinstance(wanted, Control) else None
+    has_curves = asked is not None and asked.hold is None
+    outlook, me, history, alerts = await asyncio.gather(
+        client.ask(calls.outlook(run_id, asked, curves=has_curves)),
+        client.ask(calls.me()),
+        client.newest(calls.control_history(run_id), charts.MARKS),
+        client.newest(calls.alerts(run_id), charts.MARKS),
     )
+    diagnosis = outlook.diagnosis
+    run = replace(run, step=diagnosis.step)  # all that is shown is of this step
     begins = (diagnosis.step or 0) - (diagnosis.lost_in_steps or 0)
     is_live = run.status == Status.RUNNING
     names = [kpi.metric for kpi in KPIS]
     shown, early, newest = await asyncio.gather(
         charts.read_shown(
-            client, view, run, OVERVIEW, is_live=is_live, early_level=diagnosis.early_level
+            client,
+            view,
+            run,
+            OVERVIEW,
+            known=(history, alerts),
+            is_live=is_live,
+            early_level=diagnosis.early_level,
         ),
         client.ask(calls.series(run_id, names, to_step=begins + FIRST_STEPS)),
-        client.ask(calls.series(run_id, names, from_step=max(0, (run.step or 0) - LAST_STEPS + 1))),
+        client.ask(
+            calls.series(
+                run_id,
+                names,
+                from_step=max(0, (run.step or 0) - LAST_STEPS + 1),
+                to_step=run.step,
+            )
+        ),
     )
     shown = await compare.with_seeds(client, view, run, shown, charts.CHART_POINTS)
     if is_live:
-        shown = replace(shown, forecasts=await forecasts(client, run, diagnosis))
+        shown = replace(shown, forecasts=forecasts(outlook))
     nothing = "None was reported" if run.status.is_over else ""
     return {
         "health": health_line(diagnosis, run),
@@ -66,16 +90,19 @@ async def read(client: AsyncClient, view: View) -> Values:
             for kpi in KPIS
         ],
         **{f"chart-{panel.name}": charts.figure(panel, shown, nothing) for panel in OVERVIEW},
+        **control.card_values(run, me, history, alerts[: card.ALERTS_SHOWN]),
+        **control.form_values(view, run, wanted, outlook, shown.scale),
     }
 
 
-async def forecasts(client: AsyncClient, run: RunDetail, diagnosis: Diagnosis) -> list[Forecast]:
+def forecasts(outlook: Outlook) -> list[Forecast]:
     """Where the entropy goes: unchanged, and under the suggested control."""
+    diagnosis = outlook.diagnosis
     pace = None if diagnosis.mean_pace is None else diagnosis.mean_pace.value
     lines = [Forecast(label="unchanged", course=diagnosis.forecast, pace=pace)]
-    if diagnosis.suggestion is not None:
-        control = Control.from_document(diagnosis.suggestion.control)
-        lines.append(Forecast.of(await client.ask(calls.preview(run.id, control)), control))
+    if diagnosis.suggestion is not None and outlook.suggested is not None:
+        suggested = Control.from_document(diagnosis.suggestion.control)
+        lines.append(Forecast.of(outlook.suggested, suggested))
     return lines
 
 
@@ -86,6 +113,7 @@ PLACES = [
 PART = Part(
     name="overview",
     read=read,
+    properties=control.PROPERTIES,
     layout=html.Div(
         [
             html.Div(id="health", className="health-place"),
@@ -129,8 +157,8 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
             html.A("See the tokens", href="?tab=tokens", className="dim", **{"data-tab": "tokens"})
         )
     if diagnosis.suggestion is not None:
-        control = diagnosis.suggestion.control
-        fill = json.dumps({"document": control, "reason": control.get("reason") or ""})
+        document = diagnosis.suggestion.control
+        fill = json.dumps({"document": document, "reason": document.get("reason") or ""})
         label = ["Try it", icon("arrow", 14)]
         buttons.append(
             html.Button(

@@ -20,6 +20,7 @@ from isentrope_wire import answers, control_answers
 from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.check_states import CheckState
 from isentrope_wire.diagnosis.health import Diagnosis, Preview
+from isentrope_wire.diagnosis.outlook import Outlook
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 
@@ -128,6 +129,12 @@ def preview(run_id: str, wanted: Control, *, curves: bool = False) -> Call[Previ
     return Call(
         verb="POST", path=path, answer=Preview, body=wanted.to_document(), query={"curves": curves}
     )
+
+
+def outlook(run_id: str, wanted: Control | None = None, *, curves: bool = False) -> Call[Outlook]:
+    document = None if wanted is None else wanted.to_document()
+    body = {"control": document, "curves": curves}
+    return Call(verb="POST", path=f"{_run(run_id)}/outlook", answer=Outlook, body=body)
 
 
 def acknowledge(run_id: str, alert_id: str) -> Call[answers.Alert]:

@@ -52,6 +52,7 @@ from isentrope_wire.diagnosis.trust import PredictionTrust, prediction_trust
 from isentrope_wire.hold_decision import Action, HoldStatus, control_under
 from isentrope_wire.methods import Method
 from isentrope_wire.numbers import Answer, Number, decimals_of, fixed, percent
+from isentrope_wire.numbers import nats as _nats
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel, error_in_a_line
 from isentrope_wire.what_if import knows
 
@@ -928,10 +929,6 @@ def _moves(slope: float) -> str:
 
 def _pace_text(slope: float) -> str:
     return fixed(abs(slope), max(4, decimals_of(slope, 1)))
-
-
-def _nats(entropy: float) -> str:
-    return fixed(entropy, max(3, min(decimals_of(entropy, 2), 5)) if abs(entropy) < 10 else 1)
 
 
 def _in_one_digit(steps: float) -> int:

@@ -15,10 +15,10 @@ from statistics import fmean, median
 
 from isentrope_wire.control import Method
 from isentrope_wire.control_answers import Compared, ControlVersion, Estimate, Outcome, Verdict
-from isentrope_wire.diagnosis.course import LEAST_POINTS, OVER_LEFT, effect_in
+from isentrope_wire.diagnosis.course import AHEAD, LEAST_POINTS, OVER_LEFT, effect_in
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, PROMISED_STEPS
 from isentrope_wire.diagnosis.slope import slope_of
-from isentrope_wire.numbers import decimals_of, fixed, percent
+from isentrope_wire.numbers import decimals_of, fixed, nats, percent
 
 TURNED, STOPPED, NO_EFFECT = -0.5, 0.25, 0.75
 """Remaining share of the expected pace: below the first where a control turned the change, at most
@@ -80,6 +80,7 @@ def verdict_on(
     part = [value for step, value in added.items() if applied <= step <= last]
     predicted = version.predicted
     promised = None if predicted is None or predicted.pace is None else predicted.pace.value
+    levels = _levels(version, entropies, last) if given else (None, None, None)
     without = None
     if realised is not None and part:
         without = pace_without([entropies[at] for at in under], under, fmean(part), applied)
@@ -89,8 +90,8 @@ def verdict_on(
         outcome, left = Outcome.UNDECIDED, None
     else:
         outcome, left = outcome_of(realised, without, promised)
-        levels = [median_at(entropies, step) for step in (applied, under[-1])]
-        if early is not None and _passes(early, *levels) and realised.direction:
+        ends = [median_at(entropies, step) for step in (applied, under[-1])]
+        if early is not None and _passes(early, *ends) and realised.direction:
             outcome = Outcome.OVERSHOT
     return Verdict(
         version=version.version,
@@ -107,9 +108,29 @@ def verdict_on(
         without=without,
         left=left,
         message=_in_words(
-            version, outcome, given, left, realised, without, clip_fractions.get(last, 0.0)
+            version, outcome, given, left, realised, without, clip_fractions.get(last, 0.0), levels
         ),
+        level=levels[0],
+        promised_level=levels[1],
+        level_without=levels[2],
     )
+
+
+_Levels = tuple[float | None, float | None, float | None]
+"""Entropy that came, that was promised, and that was forecast without the control, in nats."""
+
+
+def _levels(version: ControlVersion, entropies: Mapping[int, float], last: int) -> _Levels:
+    """Those of the last judged step. A forecast ends after fifty steps: later its end stands."""
+    level = median_at(entropies, last)
+    predicted, pushed = version.predicted, version.requested_step
+    if not math.isfinite(level) or predicted is None or pushed is None or last <= pushed:
+        return (level if math.isfinite(level) else None), None, None
+    promised, without = (
+        column[min(last - pushed, len(column)) - 1] if column else None
+        for column in (predicted.forecast, predicted.unchanged)
+    )
+    return level, promised, without
 
 
 def outcome_of(
@@ -206,6 +227,7 @@ def _in_words(
     realised: Estimate | None,
     without: float | None,
     clipped: float,
+    levels: _Levels,
 ) -> str:
     if version.hold is not None:
         of_hold = _HOLDS[outcome].format(acts="clips" if clipped else "waits")
@@ -221,10 +243,13 @@ def _in_words(
         return f"Clips nothing: {_pace(realised.value)} nats a step, over {steps} steps."
     if without is None:
         return "Not judged: what it adds to each step is not known while the gain is not."
+    beside = _levels_in_words(levels, steps)
     if outcome == Outcome.UNDECIDED:
-        return "Not clear: the entropy scatters more than it moves."
+        return f"Not clear: {beside or 'the entropy scatters more than it moves'}."
     change, turned = ("fall", "rise") if without < 0 else ("rise", "fall")
-    beside = f"{_pace(realised.value)} nats a step, {_pace(without)} without it"
+    beside = beside or (
+        f"{_pace(realised.value)} nats a step, {_pace(without)} without it, over {steps} steps"
+    )
     words = {
         Outcome.STOPPED: f"Stopped the {change}",
         Outcome.SLOWED: f"Slowed the {change} to {percent(left or 0.0)}",
@@ -232,7 +257,20 @@ def _in_words(
         Outcome.OVERSHOT: f"Overshot, the {change} became a {turned}",
         Outcome.TURNED: f"Turned the {change} into a {turned}",
     }
-    return f"{words[outcome]}: {beside}, over {steps} steps."
+    return f"{words[outcome]}: {beside}."
+
+
+def _levels_in_words(levels: _Levels, steps: int) -> str:
+    """`0.300 nats after 50 steps; promised 0.281, without it 0.175`; empty where nothing was
+    promised."""
+    level, promised, without = levels
+    if level is None or promised is None or without is None:
+        return ""
+    then = f" for {AHEAD}" if steps > AHEAD else ""
+    return (
+        f"{nats(level)} nats after {steps} steps; promised{then} "
+        f"{nats(promised)}, without it {nats(without)}"
+    )
 
 
 _HOLDS = {

@@ -35,8 +35,8 @@ from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import ErrorBody, Page
 from isentrope_wire.control import Control, ControlFields
 from isentrope_wire.control_answers import ControlVersion, PredictedEffect, RunControl
-from isentrope_wire.diagnosis.effect import predicted_effect
 from isentrope_wire.diagnosis.health import Preview, preview
+from isentrope_wire.diagnosis.outlook import Outlook, outlook, promise
 
 router = APIRouter(tags=["control"])
 
@@ -161,6 +161,29 @@ async def preview_control(
     )
 
 
+class OutlookRequest(Body):
+    """What to preview beside the suggestion."""
+
+    control: ControlDocument | None = Field(default=None, description="null: nothing.")
+    curves: bool = Field(default=False, description="Also its thresholds over their range.")
+
+
+@router.post("/runs/{run_id}/outlook", responses={422: {"model": ErrorBody}})
+async def get_outlook(run: RunDep, asked: OutlookRequest, backend: BackendDep) -> Outlook:
+    """The diagnosis, what its suggestion would do, and what another control would: all of one step.
+
+    Nothing is changed. 422: no probe could apply the control.
+    """
+    control = None
+    if asked.control is not None:
+        control = control_from(asked.control.model_dump(exclude={"expires_in_seconds"}), run)
+    return await read_of(
+        backend,
+        run,
+        lambda connection: outlook(measured(connection, run), control, curves=asked.curves),
+    )
+
+
 _LEAST_STEPS_TO_LIVE = 3.0
 
 
@@ -172,8 +195,7 @@ def _time_to_live(run: Run, least_seconds: float) -> float:
 
 
 def _predict(connection: Connection, run: Run, control: Control) -> PredictedEffect | None:
-    found = measured(connection, run)
-    return predicted_effect(control, found.last, found.course)
+    return promise(measured(connection, run), control)
 
 
 def _history(

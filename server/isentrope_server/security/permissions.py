@@ -40,6 +40,7 @@ ROUTE_SCOPES: dict[tuple[str, str], TokenScope] = {
     ("GET", "/api/v1/runs/{run_id}/control"): TokenScope.READ,
     ("PUT", "/api/v1/runs/{run_id}/control"): TokenScope.CONTROL,
     ("POST", "/api/v1/runs/{run_id}/control/preview"): TokenScope.READ,
+    ("POST", "/api/v1/runs/{run_id}/outlook"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/control/history"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/export"): TokenScope.READ,
     ("GET", "/api/v1/me"): TokenScope.READ,
