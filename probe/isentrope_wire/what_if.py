@@ -298,15 +298,17 @@ def knows(control: Control) -> bool:
     return control.method.thresholds or control == Control(reason=control.reason)
 
 
-def under(control: Control, sums: WhatIfSums) -> WhatIf | None:
+def under(control: Control, sums: WhatIfSums, curve: WhatIfCurve | None = None) -> WhatIf | None:
     """The step under a control; None of one that its sums do not know. Of Clip-Cov's random choice
-    it is the mean; KL-Cov clips nothing."""
+    it is the mean; KL-Cov clips nothing. `curve`: that of the step for the control's method and
+    scope, where it is there already."""
     if not knows(control):
         return None
     shrinks = control.value("denominator") == "shrink"
     if control.method.thresholds:
         cap = control.value("max_fraction")
-        return WhatIfCurve(sums, control.scope, control.method).at(
+        curve = curve or WhatIfCurve(sums, control.scope, control.method)
+        return curve.at(
             control.mu_low,
             control.mu_high,
             max_fraction=None if cap is None else float(cap),

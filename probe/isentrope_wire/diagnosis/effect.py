@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from functools import cached_property
+from statistics import fmean
 
 from isentrope_wire import hold_decision, metrics
 from isentrope_wire.control import Control, Method, Scope
@@ -57,9 +58,10 @@ _SLEWS = 20
 """Steps after which a hold's threshold has come from any score to any other."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LastSteps:
-    """What effects are predicted from."""
+    """What effects are predicted from. A search asks about hundreds of thresholds: what is the same
+    for all of them is computed once."""
 
     sums: Sequence[WhatIfSums] = ()
     """What-if sums of the last EFFECT_STEPS steps that have some, by rising step."""
@@ -88,6 +90,43 @@ class LastSteps:
             return False
         return self.gain_error is None or self.gain > _CLEARLY * self.gain_error
 
+    @cached_property
+    def _curves(self) -> dict[tuple[Method, Scope], list[WhatIfCurve]]:
+        return {}
+
+    def curves(self, method: Method, scope: Scope) -> list[WhatIfCurve]:
+        """Each step's answer for a method with thresholds and a scope."""
+        if (method, scope) not in self._curves:
+            self._curves[method, scope] = [WhatIfCurve(sums, scope, method) for sums in self.sums]
+        return self._curves[method, scope]
+
+    def under(self, control: Control) -> list[WhatIf] | None:
+        """Each step under a control; None where there are none, or their sums do not know it."""
+        curves: Sequence[WhatIfCurve | None] = [None] * len(self.sums)
+        if control.method.thresholds and control.hold is None:
+            curves = self.curves(control.method, control.scope)
+        answers = [
+            under(control, sums, curve) for sums, curve in zip(self.sums, curves, strict=True)
+        ]
+        known = [answer for answer in answers if answer is not None]
+        return known if known and len(known) == len(answers) else None
+
+    @cached_property
+    def added_by_active(self) -> list[float]:
+        """What the active control adds to the unit prediction of each of the steps; where their
+        sums don't know it, what was added to them on average."""
+        answers = None if self.active is None else self.under(self.active)
+        if answers is None:
+            return [self.intervention] * len(self.sums)
+        return self.added(answers)
+
+    def added(self, answers: Sequence[WhatIf]) -> list[float]:
+        """What a control adds to the unit prediction of each of the steps."""
+        return [
+            answer.unit_predicted_change - sums.change_sum / sums.tokens
+            for answer, sums in zip(answers, self.sums, strict=True)
+        ]
+
     def factors(self, course: Course | None) -> list[float] | None:
         """From each step's unit prediction to what the entropy moves today, in nats; None where the
         gain is not clear.
@@ -109,9 +148,8 @@ def predicted_effect(
 
     None for a method that the sums do not know, for a held entropy, whose thresholds move, and
     without steps."""
-    answers = [under(control, sums) for sums in last.sums]
-    known = [answer for answer in answers if answer is not None]
-    if not known or len(known) < len(answers):
+    known = last.under(control)
+    if known is None:
         return None
     tokens = [sums.tokens for sums in last.sums]
     fractions = [answer.clip_fraction for answer in known]
@@ -121,7 +159,7 @@ def predicted_effect(
         added = [
             factor * (of_new - of_active)
             for factor, of_new, of_active in zip(
-                factors, _added(known, last), _added_by_active(last), strict=True
+                factors, last.added(known), last.added_by_active, strict=True
             )
         ]
         change = fmean(added, tokens)
@@ -221,10 +259,11 @@ class _Search:
     def _under(self, control: Control) -> Stopping:
         effect = predicted_effect(control, self._last, self._course)
         assert effect is not None
-        pace = WhatIfCurve(self._whole, control.scope, control.method).at(
-            control.mu_low, control.mu_high
-        )
-        left = pace.unit_predicted_change if effect.pace is None else effect.pace.value
+        if effect.pace is not None:
+            left = effect.pace.value
+        else:
+            whole = WhatIfCurve(self._whole, control.scope, control.method)
+            left = whole.at(control.mu_low, control.mu_high).unit_predicted_change
         return Stopping(control=control, effect=effect, left=self._direction * left / self._before)
 
     def _is_safe(self, stopping: Stopping) -> bool:
@@ -261,12 +300,12 @@ def effect_curves(control: Control, last: LastSteps, course: Course | None) -> E
     """
     if not control.method.thresholds or not last.sums:
         return None
-    answers = [WhatIfCurve(sums, control.scope, control.method) for sums in last.sums]
+    answers = last.curves(control.method, control.scope)
     tokens = [sums.tokens for sums in last.sums]
     factors = None if course is None else last.factors(course)
     before = [
         sums.change_sum / sums.tokens + added
-        for sums, added in zip(last.sums, _added_by_active(last), strict=True)
+        for sums, added in zip(last.sums, last.added_by_active, strict=True)
     ]
 
     def pace(at_mu: Sequence[WhatIf]) -> float | None:
@@ -301,26 +340,11 @@ def _shares(last: LastSteps, course: Course | None) -> list[float]:
     return [1.0] * len(last.sums) if course is None else course.shares(len(last.sums))
 
 
-def _added(answers: Sequence[WhatIf], last: LastSteps) -> list[float]:
-    """What a control adds to the unit prediction of each of the steps."""
-    return [
-        answer.unit_predicted_change - sums.change_sum / sums.tokens
-        for answer, sums in zip(answers, last.sums, strict=True)
-    ]
-
-
-def _added_by_active(last: LastSteps) -> list[float]:
-    """What the active control adds to each of the steps; where their sums don't know it, what was
-    added to them on average."""
-    answers = [] if last.active is None else [under(last.active, sums) for sums in last.sums]
-    known = [answer for answer in answers if answer is not None]
-    if not known or len(known) < len(answers):
-        return [last.intervention] * len(last.sums)
-    return _added(known, last)
-
-
 def _std(values: Sequence[float]) -> float:
-    return stdev(values) if len(values) > 1 else 0.0
+    if len(values) < 2:
+        return 0.0
+    mean = fmean(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def expected_action(
