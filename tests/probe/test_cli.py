@@ -52,7 +52,9 @@ def assert_one_sentence(result: Result, exit_status: int) -> None:
 
 def test_the_version_is_printed() -> None:
     result = CliRunner().invoke(frame.main, ["--version"])
-    assert result.output == f"isentrope, version {isentrope.__version__}\n"
+    commit = frame.commit_of_code()
+    assert set(commit.removesuffix("-dirty")) <= set("0123456789abcdef")
+    assert result.output == f"isentrope, version {isentrope.__version__} (commit {commit})\n"
 
 
 def test_as_a_process_it_ends_with_the_status_and_the_sentence() -> None:

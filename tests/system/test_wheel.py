@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from isentrope_wire import __version__
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -36,7 +38,9 @@ def test_the_wheel_works_without_the_clone(tmp_path: Path) -> None:
     python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", wheel, folder=tmp_path)
     isentrope = python.with_name("isentrope")
-    assert run(isentrope, "--version", folder=tmp_path).startswith("isentrope, version 0.1")
+    commit = run("git", "-C", ROOT, "describe", "--always", "--dirty", "--exclude=*", folder=ROOT)
+    shown = run(isentrope, "--version", folder=tmp_path)
+    assert shown == f"isentrope, version {__version__} (commit {commit.strip()})\n"
     assert "diagnose" in run(isentrope, "--help", folder=tmp_path)
     log = tmp_path / "log.jsonl"
     rows = [{"step": step, "reward": 0.1 + 0.005 * step, "entropy": 1.0} for step in range(60)]

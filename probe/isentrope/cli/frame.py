@@ -6,14 +6,17 @@ error is one sentence on stderr."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import click
 
+import isentrope_wire
 from isentrope_wire import __version__
 from isentrope_wire.errors import ConfigurationError, IsentropeError, install_command
 from isentrope_wire.numbers import printable
@@ -110,11 +113,51 @@ class LazyCommands(click.Group):
                 raise Failed(_missing_extra(name, error)) from error
 
 
+def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    words, commit = f"isentrope, version {__version__}", commit_of_code()
+    if commit:
+        words += f" (commit {commit})"
+    click.echo(words)
+    context.exit()
+
+
 @click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="isentrope")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and the commit it was built from, and exit.",
+)
 def main() -> None:
     """See a policy's entropy collapse coming, name the tokens that cause it, steer the run while it
     is live."""
+
+
+def commit_of_code() -> str:
+    """The commit of the code that runs, "-dirty" where files were changed: what a wheel was built
+    from, or where a clone stands. Empty: not known."""
+    package = Path(isentrope_wire.__file__).parent
+    built = package / "commit.txt"
+    if built.exists():
+        return built.read_text(encoding="utf-8").strip()
+    clone = package.parents[1]
+    if not (clone / "set_up.py").exists():
+        return ""  # installed: a repository about it is somebody else's
+    with suppress(OSError, subprocess.TimeoutExpired):
+        asked = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude=*"],
+            cwd=clone,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+        return asked.stdout.strip()
+    return ""
 
 
 @contextmanager
