@@ -1,0 +1,162 @@
+"""What the guides name exists: methods, commands, options, routes, variables, metrics, files."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+import pytest
+
+import isentrope
+from isentrope.cli.frame import COMMANDS, main
+from isentrope_server.settings import Settings
+from isentrope_wire.metrics import HISTOGRAMS, METRICS
+from tests.architecture.test_house import ROOT
+from tests.architecture.test_size import tracked
+
+GUIDES = [path for path in tracked("*.md") if path.name != "CHANGELOG.md"]
+OF_OTHERS = ROOT / "docs/integrations"
+"""Its pages name options of the frameworks, too."""
+CLASSES = {"Client": isentrope.Client, "Probe": isentrope.Probe}
+BLOCK = re.MULTILINE | re.DOTALL
+FOREIGN_OPTIONS = {"--top-k"}
+"""vLLM's, in the guide to loops."""
+ROUTE = re.compile(r"^(GET|PUT|POST|PATCH|DELETE) (/[^?\s]*)")
+
+
+def named(pattern: str, pages: Iterable[Path] = GUIDES) -> list[tuple[str, str]]:
+    """Page and text of what stands in backticks or in a block of code and has this pattern."""
+    return [
+        (str(page.relative_to(ROOT)), match[0])
+        for page in pages
+        for text in code_of(page)
+        for match in re.finditer(pattern, text)
+    ]
+
+
+@functools.cache
+def code_of(page: Path) -> tuple[str, ...]:
+    """What stands in backticks, lines of blocks, and lines that are indented."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```.*?\n(.*?)^```", text, flags=BLOCK)
+    indented = re.findall(r"^    .*$", text, flags=re.MULTILINE)
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=BLOCK))
+    return (*spans, *(line for block in blocks for line in block.splitlines()), *indented)
+
+
+@functools.cache
+def code() -> str:
+    paths = tracked("*.py", "Makefile", "docker/**", "*.toml", "*.ini", "*.yml")
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+def options_of(command: click.Command) -> set[str]:
+    own = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            own |= options_of(below)
+    return own | {"--help", "-h"}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_named_methods_exist(name: str) -> None:
+    pattern = rf"\b(?:{name}|{name.lower()})\.[a-z]\w*"
+    unknown = [
+        (page, text)
+        for page, text in named(pattern)
+        if not hasattr(CLASSES[name], text.split(".")[1]) and not text.endswith((".py", ".pem"))
+    ]
+    assert unknown == []
+
+
+def test_named_commands_have_their_options() -> None:
+    context = click.Context(main)
+    unknown = list[tuple[str, ...]]()
+    for page, line in named(r"(?<![\w./-])isentrope [a-z][^`#|;&]*"):
+        words = line.replace('"', " ").replace("…", " ").split()[1:]
+        if words[0] not in COMMANDS:
+            unknown.append((page, line))
+            continue
+        command = main.get_command(context, words[0])
+        assert command is not None
+        options = {word.split("=")[0] for word in words[1:] if word.startswith("--")}
+        unknown += [(page, words[0], option) for option in options - options_of(command)]
+    assert unknown == []
+
+
+def test_named_options_exist() -> None:
+    pages = [page for page in GUIDES if page.parent != OF_OTHERS]
+    options = named(r"^--[a-z][a-z-]+", pages)
+    known = options_of(main) | FOREIGN_OPTIONS
+    unknown = [
+        (page, option) for page, option in options if option not in known | options_in_code()
+    ]
+    assert unknown == []
+
+
+@functools.cache
+def options_in_code() -> set[str]:
+    return set(re.findall(r"--[a-z][a-z-]+", code()))
+
+
+def test_named_variables_exist() -> None:
+    settings = {f"ISENTROPE_{name.upper()}" for name in Settings.model_fields}
+    variables = named(r"\bISENTROPE_[A-Z_]+[A-Z]\b")
+    unknown = [(page, name) for page, name in variables if name not in settings | known_variables()]
+    assert unknown == []
+
+
+@functools.cache
+def known_variables() -> set[str]:
+    return set(re.findall(r"\bISENTROPE_[A-Z_]+[A-Z]\b", code()))
+
+
+def test_named_routes_exist() -> None:
+    declared = {
+        (method.upper(), parameters_alike(path))
+        for method, path in re.findall(r'\.(get|put|post|patch|delete)\(\s*"(/[^"]*)"', code())
+    } | set(re.findall(r'\("([A-Z]+)", "(/[^"]*)"', code()))
+    unknown = [
+        (page, text)
+        for page, text in named(ROUTE.pattern)
+        for method, path in [text.split(" ", 1)]
+        if (method, parameters_alike(path.removeprefix("/api/v1"))) not in declared
+    ]
+    assert unknown == []
+
+
+def parameters_alike(path: str) -> str:
+    return re.sub(r"\{[^}]*\}", "{}", path.rstrip("/"))
+
+
+def test_named_metrics_exist() -> None:
+    groups = {metric.group for metric in METRICS.values()}
+    others = {name for metric in METRICS.values() for name in metric.names}
+    known = {*METRICS, *HISTOGRAMS, *others}
+    unknown = [
+        (page, name)
+        for page in GUIDES
+        for name in code_of(page)
+        if re.fullmatch(r"[a-z_]+/[a-z_0-9]+", name)
+        if name.split("/")[0] in groups and name not in known
+        if f'"{name}"' not in code() and not (ROOT / name).exists()
+    ]
+    assert unknown == []
+
+
+def test_named_files_exist() -> None:
+    folders = {path.relative_to(ROOT).parts[0] for path in tracked("*/**")}
+    unknown = [
+        (str(page.relative_to(ROOT)), name)
+        for page in GUIDES
+        for name in code_of(page)
+        if re.fullmatch(r"[\w.-]+/[\w./-]*(\.\w+|/)", name) and name.split("/")[0] in folders
+        if not (ROOT / name).exists()
+    ]
+    assert unknown == []
