@@ -47,7 +47,9 @@ class Estimate(Answer):
     def direction(self) -> int:
         """1 where it is clearly above 0, -1 where it is clearly below, 0 where the interval
         contains 0."""
-        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+        if self.low > 0:
+            return 1
+        return -1 if self.high < 0 else 0
 
     def scaled(self, factor: float) -> Estimate:
         """In another unit; the factor is above 0."""

@@ -351,13 +351,9 @@ def decide(
 
     solved, is_enough = _solve(reached, scope, (wanted - drift) / gain, lowest, hold.mu_max)
     mu = _threshold(hold, state, curve, scope, solved, lowest)
-    status = (
-        HoldStatus.SLEWING
-        if mu != solved
-        else HoldStatus.HOLDING
-        if is_enough
-        else HoldStatus.LIMIT
-    )
+    status = HoldStatus.HOLDING if is_enough else HoldStatus.LIMIT
+    if mu != solved:
+        status = HoldStatus.SLEWING
     plan = Plan(step, reached(mu))
     pace = _pace(state, gain * plan.unit_prediction + drift, gap)
     acting = HoldState(acting=True, scope=scope, mu=mu, pace=pace, plans=(*plans, plan))
@@ -437,7 +433,8 @@ def _side_to_clip(missing: float, band: float, state: HoldState) -> Scope | None
     clipping has to add to the step's change, in nats, must exceed the band before clipping begins,
     or changes sides."""
     wanted = Scope.DECREASING if missing > 0 else Scope.INCREASING
-    return wanted if abs(missing) > (0.0 if wanted == state.scope else band) else None
+    least = 0.0 if wanted == state.scope else band
+    return wanted if abs(missing) > least else None
 
 
 def _threshold(

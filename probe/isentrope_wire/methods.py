@@ -72,21 +72,23 @@ class Parameter:
     @property
     def kind(self) -> Literal["number", "whole", "choice"]:
         """What it takes."""
-        return "choice" if self.choices else "whole" if self.whole else "number"
+        if self.choices:
+            return "choice"
+        return "whole" if self.whole else "number"
 
     @property
     def range_in_words(self) -> str:
         """What it takes: `a number above 0 and at most 1`."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
-        lowest = (
-            ""
-            if self.minimum is None
-            else f"{'above' if self.minimum_excluded else 'of at least'} {self.minimum:g}"
-        )
-        highest = (
-            "" if self.maximum is None else f"{'and ' if lowest else ''}at most {self.maximum:g}"
-        )
+        lowest = ""
+        if self.minimum is not None:
+            above = "above" if self.minimum_excluded else "of at least"
+            lowest = f"{above} {self.minimum:g}"
+        highest = ""
+        if self.maximum is not None:
+            joined = "and " if lowest else ""
+            highest = f"{joined}at most {self.maximum:g}"
         words = ["a whole number" if self.whole else "a finite number", lowest, highest]
         return " ".join(word for word in words if word)
 

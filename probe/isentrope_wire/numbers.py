@@ -40,11 +40,9 @@ def shown(value: object) -> str:
 def printable(text: str) -> str:
     """The text in one line; what is not printable, or turns the reading direction, by its
     number."""
-    return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
-    )
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
 
 
 def no_formula(cell: object) -> object:

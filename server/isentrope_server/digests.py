@@ -108,6 +108,11 @@ def _serves(basis: Basis, run: Run) -> bool:
     return is_short and behind >= 0 and run.status is Status.RUNNING
 
 
+def _newest(values: series.Series, stored: float | None) -> float | None:
+    """The last value read, else the one of the digest before."""
+    return float(values.values[-1]) if len(values.values) else stored
+
+
 def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None]:
     """A run's digest, and what the next one needs, which is None before the run's first step."""
     old = run.digest
@@ -134,16 +139,8 @@ def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None
         level=diagnosis.level,
         share_lost=diagnosis.share_lost,
         steps_to_three_quarters_lost=diagnosis.steps_to_three_quarters_lost,
-        entropy=float(entropies.values[-1])
-        if len(entropies.values)
-        else None
-        if old is None
-        else old.entropy,
-        reward=float(rewards.values[-1])
-        if len(rewards.values)
-        else None
-        if old is None
-        else old.reward,
+        entropy=_newest(entropies, None if old is None else old.entropy),
+        reward=_newest(rewards, None if old is None else old.reward),
         entropy_line=lines[0],
         reward_line=lines[1],
         control=old.control if old is not None and is_same_control else _control(connection, run),

@@ -254,7 +254,8 @@ def _check_mode(replay: bool, llm: bool, training_options: dict[str, Any]) -> No
         raise click.UsageError(
             "--model belongs to --llm; `isentrope train --model` trains it without TRL."
         )
-    for extra in ("trainer", "llm") if llm else ("trainer",) if not replay else ():
+    extras = ("trainer", "llm") if llm else ("trainer",)
+    for extra in () if replay and not llm else extras:
         if missing := [name for name in _NEEDED[extra] if find_spec(name) is None]:
             raise click.ClickException(
                 f"Training needs the extra {extra}: {install_command(extra)} (there is no {missing[0]}). "

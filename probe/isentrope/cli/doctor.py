@@ -51,7 +51,9 @@ class Finding:
     """What to do, where `found` does not say it; empty where there is no problem."""
 
     def __str__(self) -> str:
-        advice = f"{'' if self.found.endswith('.') else '.'} {self.advice}" if self.advice else ""
+        advice = f" {self.advice}" if self.advice else ""
+        if advice and not self.found.endswith("."):
+            advice = f".{advice}"
         return printable(
             f"{'ok' if self.ok else 'problem':<8} {self.check:<8} {self.found}{advice}"
         )

@@ -120,7 +120,8 @@ def resume_training(
     is what `train(resume_from_checkpoint=...)` was given; None: not known."""
     if state.global_step:
         named, likely = args.resume_from_checkpoint, _folder_of(args, state)
-        resume_probe(probe, [given] if given else [Path(named), likely] if named else [likely])
+        folders = [Path(named), likely] if named else [likely]
+        resume_probe(probe, [given] if given else folders)
 
 
 def _folder_of(args: TrainingArguments, state: TrainerState) -> Path:

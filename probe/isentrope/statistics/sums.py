@@ -79,7 +79,9 @@ class StepSums:
         if self[NOT_FINITE_GRADIENTS]:
             return None
         read = self[READ]
-        return ADVANTAGES if not read else LOSS_GRADIENT if read == self.tokens else None
+        if not read:
+            return ADVANTAGES
+        return LOSS_GRADIENT if read == self.tokens else None
 
     @property
     def scale(self) -> float:

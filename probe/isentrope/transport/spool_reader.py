@@ -213,7 +213,9 @@ class SpoolReader:
     def _segment_to_start_with(self) -> Path | None:
         segments = list_segments(self._folder)
         holding = [segment for segment in segments if first_seq_of(segment) <= self._next_seq]
-        return holding[-1] if holding else (segments[0] if segments else None)
+        if holding:
+            return holding[-1]
+        return segments[0] if segments else None
 
     def _read(self, segment: Path) -> None:
         content = self._content_of(segment, self._offset)

@@ -106,11 +106,12 @@ def _result(
     server_away: bool = False,
 ) -> SyncResult:
     """With the run and rank of the folder's path where its content may be unreadable."""
-    rank = folder.path.name.removeprefix("rank-")
+    name = folder.path.name.removeprefix("rank-")
+    rank_of_folder = int(name) if name.isdecimal() else 0
     return SyncResult(
         folder=str(folder.path),
         run=folder.path.parent.parent.name if run is None else run.run_id,
-        rank=(int(rank) if rank.isdecimal() else 0) if run is None else run.rank,
+        rank=rank_of_folder if run is None else run.rank,
         outcome=outcome,
         detail=detail,
         server_away=server_away,

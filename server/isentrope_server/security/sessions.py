@@ -266,4 +266,6 @@ class BrowserSessions:
         except BadData:
             return None
         # Sessions that began before there were links have no third part.
-        return (str(token_id), run[0] if run else None) if expires_at > time.time() else None
+        if expires_at <= time.time():
+            return None
+        return str(token_id), run[0] if run else None

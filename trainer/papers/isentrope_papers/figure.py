@@ -66,7 +66,9 @@ class Check:
         """Whether it holds, in a word or two."""
         if self.holds:
             return "yes"
-        return "the opposite" if self.opposite else "no" if self.p is None else "not shown"
+        if self.opposite:
+            return "the opposite"
+        return "no" if self.p is None else "not shown"
 
 
 class RunsMissing(IsentropeError):

@@ -45,13 +45,9 @@ class Judged:
         if self.not_measured:
             return Outcome.NOT_MEASURED
         met = {check.holds for check in self.checks}
-        return (
-            Outcome.PARTLY
-            if len(met) == 2
-            else Outcome.HOLDS
-            if met == {True}
-            else Outcome.NOT_HERE
-        )
+        if len(met) == 2:
+            return Outcome.PARTLY
+        return Outcome.HOLDS if met == {True} else Outcome.NOT_HERE
 
     @property
     def number(self) -> str:
