@@ -7,6 +7,7 @@ import asyncio
 import logging
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -57,6 +58,10 @@ class Backend:
     """None: no other server can share the database."""
     exporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(EXPORTS_AT_ONCE))
     """Held while an export is written."""
+    exporting_of: defaultdict[str, asyncio.Semaphore] = field(
+        default_factory=lambda: defaultdict(lambda: asyncio.Semaphore(1))
+    )
+    """The same by token, taken first: who reads many slowly keeps only their own waiting."""
 
     @property
     def on_duty(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import struct
 import threading
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 
 import grpc
+import httpx
 import pytest
 
 from isentrope_server import serving
@@ -147,17 +149,15 @@ def test_beyond_the_limit_of_connections_only_the_liveness_probe_is_answered(
         assert time.monotonic() < end
 
 
-def test_exports_that_nobody_reads_keep_others_waiting_for_a_while_only(
-    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(export, "UNREAD_SECONDS", 1.0)
-    server = make_server()
+@contextlib.contextmanager
+def unread_exports(server: ServerInThread, count: int) -> Iterator[Rank]:
+    """A run, and so many exports of it with the owner's token that are begun and not read."""
     rank = Rank(server)
     names = {f"a metric with a {'long ' * 80} name {number}": 1.0 / 3.0 for number in range(200)}
     for step in range(60):
-        rank.send(step_report(step, names))
+        rank.send(step_report(step, {**names, "loss": 1.0}))
     with contextlib.ExitStack() as unread:
-        for _ in range(3):
+        for _ in range(count):
             connection = unread.enter_context(opened(server, http=True))
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.sendall(
@@ -165,5 +165,30 @@ def test_exports_that_nobody_reads_keep_others_waiting_for_a_while_only(
                 f"Authorization: Bearer {server.owner_token}\r\n\r\n".encode()
             )
         time.sleep(0.3)
+        yield rank
+
+
+def test_exports_that_nobody_reads_keep_others_waiting_for_a_while_only(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "isentrope_server")
+    monkeypatch.setattr(export, "UNREAD_SECONDS", 0.5)
+    server = make_server()
+    with unread_exports(server, 2) as rank:
         whole = server.http.get(f"{rank.path}/export", params={"format": "jsonl"})
     assert len(whole.text.splitlines()) == 60
+    ended = [record for record in caplog.records if "was ended" in record.getMessage()]
+    assert {record.levelno for record in ended} == {logging.DEBUG}
+    assert "owner" in ended[0].getMessage()
+    assert "without completing" not in caplog.text
+
+
+def test_exports_of_one_token_keep_no_other_waiting(make_server: MakeServer) -> None:
+    server = make_server()
+    other = {"Authorization": f"Bearer {server.token('read')}"}
+    with (
+        unread_exports(server, 3) as rank,
+        httpx.Client(base_url=server.url, headers=other, timeout=20) as beside,
+    ):
+        answer = beside.get(f"{rank.path}/export", params={"name": "loss", "format": "csv"})
+    assert len(answer.text.splitlines()) == 61

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,3 +133,25 @@ def test_only_its_owner_can_read_a_new_database_wherever_it_lies(
             assert {file.stat().st_mode & 0o777 for file in found} == {0o600}
     finally:
         os.umask(before)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "isentrope.db"
+    with sqlite3.connect(file) as large:
+        large.execute("CREATE TABLE large (bytes BLOB)")
+        large.executemany("INSERT INTO large VALUES (randomblob(?))", [(1 << 20,)] * 200)
+    database = Database(f"sqlite:///{file}")
+    with database.reading() as connection:
+        before = mapped_mebibytes()
+        rows = connection.exec_driver_sql("SELECT count(instr(bytes, x'00112233')) FROM large")
+        assert rows.scalar_one() == 200
+        more = mapped_mebibytes() - before
+    database.close()
+    assert 32 < more < 80
+
+
+def mapped_mebibytes() -> float:
+    """What this process has of files in memory."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("RssFile:")[2].split()[0]) / 1024

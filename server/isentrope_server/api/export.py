@@ -12,8 +12,9 @@ import asyncio
 import csv
 import io
 import json
+import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 from starlette.types import Message, Send
 
-from isentrope_server.api.dependencies import BackendDep, RunDep, read_of
+from isentrope_server.api.dependencies import BackendDep, PrincipalDep, RunDep, read_of
 from isentrope_server.api.metrics import check_known
 from isentrope_server.backend import Backend
 from isentrope_server.errors import DeletedRun
@@ -33,7 +34,9 @@ from isentrope_server.store.reports import series, steps
 from isentrope_server.store.reports.steps import Metric, Piece
 from isentrope_server.store.runs import Run
 from isentrope_server.store.streams import Incarnation
-from isentrope_wire.numbers import no_formula, number
+from isentrope_wire.numbers import no_formula, number, printable
+
+_log = logging.getLogger(__name__)
 
 _FIXED = ("step", "incarnation", "rank", "time")
 _LABELLED = (*_FIXED, "control_version", "labels")
@@ -211,22 +214,58 @@ def _spelled(metric: Metric, few: slice) -> list[object]:
     return [number(value) if measured else None for value, measured in pairs]
 
 
+class _EndedExports(logging.Filter):
+    """Leaves out uvicorn's error about an answer that is not complete where it is an export that
+    was ended: only so does uvicorn close the connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unsaid = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not self.unsaid or "without completing response" not in record.getMessage():
+            return True
+        self.unsaid -= 1
+        return False
+
+
+_ended = _EndedExports()
+logging.getLogger("uvicorn.error").addFilter(_ended)
+
+
 class _Export(StreamingResponse):
     """A file that is written while it is read, when its turn has come."""
 
-    def __init__(self, turn: asyncio.Semaphore, content: Iterator[bytes], **options: Any) -> None:
+    def __init__(
+        self,
+        turns: Sequence[asyncio.Semaphore],
+        reader: str,
+        content: Iterator[bytes],
+        **options: Any,
+    ) -> None:
+        """`turns` are taken in their order; `reader` is named in the log."""
         super().__init__(content, **options)
-        self._turn = turn
+        self._turns = turns
+        self._reader = reader
 
     async def stream_response(self, send: Send) -> None:
         async def send_in_time(message: Message) -> None:
             async with asyncio.timeout(UNREAD_SECONDS):
                 await send(message)
 
-        async with self._turn:
-            # The answer stays incomplete, so that the server closes the connection.
-            with suppress(TimeoutError):
+        async with AsyncExitStack() as held:
+            for turn in self._turns:
+                await held.enter_async_context(turn)
+            try:
                 await super().stream_response(send_in_time)
+            except TimeoutError:
+                # The answer stays incomplete, so that the server closes the connection.
+                _ended.unsaid += 1
+                _log.debug(
+                    "An export of %s was ended: nothing was read for %g s.",
+                    self._reader,
+                    UNREAD_SECONDS,
+                )
 
 
 router = APIRouter(tags=["metrics"])
@@ -241,6 +280,7 @@ _FILES = {
 async def export_run(
     run: RunDep,
     backend: BackendDep,
+    principal: PrincipalDep,
     format: Annotated[ExportFormat, Query(description="Of the file.")] = ExportFormat.PARQUET,
     name: Annotated[
         list[str] | None, Query(max_length=10_000, description="Only these metrics.")
@@ -270,7 +310,8 @@ async def export_run(
         check_known(run, name, known)
     names = sorted(known) if name is None else list(dict.fromkeys(name))
     return _Export(
-        backend.exporting,
+        (backend.exporting_of[principal.token_id], backend.exporting),
+        printable(principal.name),
         write(_pieces(backend, run, names, found, through), names, format, labelled=labels),
         media_type=format.media_type,
         headers={
