@@ -13,7 +13,7 @@ from isentrope.methods.what_if import WHAT_IF
 from isentrope.statistics import covariance
 from isentrope.statistics.contributions import CONTRIBUTIONS
 from isentrope.statistics.mismatch import MISMATCH_SUMS
-from isentrope.statistics.samples import REPETITION
+from isentrope.statistics.samples import REPETITION, SAMPLES
 from isentrope.statistics.step import COUPLED_PREDICTION, DISCRIMINATOR, STEP_SUMS, VOCAB_CENTERED
 from isentrope.statistics.sums import Layout, RankHeader, StepSums
 from isentrope.statistics.tokens import StepTokens, TokenBatch
@@ -25,6 +25,7 @@ SUMS = (
     *STEP_SUMS,
     *MISMATCH_SUMS,
     REPETITION,
+    SAMPLES,
     covariance.ADVANTAGE_LOGPROB,
     covariance.ADVANTAGE_SCORE,
     covariance.ADVANTAGE_DISCRIMINATOR,

@@ -511,7 +511,8 @@ class Probe:
             old_entropies: entropies of the old policy at the same positions, same shape, in nats,
                 for the method `entropy_ratio_clip`.
             completions: what is shown with a rollout, one per sequence: "reward", [batch], and at
-                most four parts of it, "reward/NAME", the same on every rank; "prompt_ids", [batch,
+                most four parts of it, "reward/NAME", the same on every rank; "truncated", [batch],
+                whether the length limit cut it; "prompt_ids", [batch,
                 tokens], negative on padding, of which the last 96 are kept; "answer", the expected
                 one, a list of texts of which 48 bytes are kept. The last two only with a tokenizer.
             cu_seqlens: where each sequence begins in tokens that are packed end to end, and the

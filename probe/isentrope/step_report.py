@@ -28,6 +28,7 @@ from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import CONTRIBUTIONS
 from isentrope.statistics.covariance import GROUPS
 from isentrope.statistics.mismatch import RATIO, TOKEN_HASH, Epochs, likely_cause
+from isentrope.statistics.samples import SAMPLES, part_means
 from isentrope.statistics.sums import NOT_FINITE_GRADIENTS, StepSums
 from isentrope.statistics.texts import TokenTexts, rollouts_of, with_texts
 from isentrope.statistics.tokens import THRESHOLD_SOURCES
@@ -376,6 +377,8 @@ class ReportBuilder:
         """The report with what was measured of the step; what the loop logged under the same name
         stays."""
         measured = self._scalars(sums, closed)
+        if sums.tokens:
+            measured |= part_means(sums[SAMPLES], closed.reward_parts)
         labels = {**report.labels, **_sources(sums)}
         if sums.tokens and sums.basis is not None:
             found = sums[CONTRIBUTIONS]

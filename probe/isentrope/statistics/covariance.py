@@ -143,6 +143,7 @@ HARD_UP_TO, EASY_FROM = 1 / 3, 2 / 3
 """Share of a group's sequences with A > 0."""
 
 _ID_ROUND_OFF = 1e-12
+_REWARD_ROUND_OFF = 1e-9
 _ADVANTAGE_ROUND_OFF = 1e-6
 """An advantage of 0 may come out this large of a loop's own arithmetic."""
 
@@ -160,6 +161,35 @@ class Group(NamedTuple):
     ids: float
     id_squares: float
     """Of one number that the token ids of a sequence make, and of its square."""
+    rewarded: float
+    """Sequences whose reward is known; the sums of rewards are theirs."""
+    reward: float
+    reward_square: float
+    reward_length: float
+    length: float
+    length_square: float
+
+    @property
+    def has_rewards(self) -> bool:
+        """Whether the rewards of all its sequences are known and finite."""
+        return self.rewarded == self.sequences and math.isfinite(self.reward_square)
+
+    @property
+    def reward_variance(self) -> float:
+        """0 where all have one reward."""
+        square = self.reward_square / self.sequences
+        variance = square - (self.reward / self.sequences) ** 2
+        if variance <= _REWARD_ROUND_OFF * max(1.0, square):
+            return 0.0
+        return variance
+
+    @property
+    def length_variance(self) -> float:
+        return self.length_square / self.sequences - (self.length / self.sequences) ** 2
+
+    @property
+    def reward_length_covariance(self) -> float:
+        return (self.reward_length - self.reward * self.length / self.sequences) / self.sequences
 
     @property
     def is_identical(self) -> bool:
@@ -272,7 +302,31 @@ def _group_metrics(found: Groups, step: StepSums) -> Metrics:
         covariances = [group.covariance for group in several if group.difficulty == difficulty]
         if covariances:
             scalars[difficulty] = sum(covariances) / len(covariances)
-    return scalars
+    return scalars | _reward_metrics([group for group in several if group.has_rewards])
+
+
+def _reward_metrics(several: Sequence[Group]) -> dict[str, float]:
+    """What the rewards within groups say: their spread, whether they follow the length, and which
+    groups have one reward, the highest or the lowest that there is."""
+    if not several:
+        return {}
+    variances = [group.reward_variance for group in several]
+    means = [group.reward / group.sequences for group in several]
+    lowest, highest = 0.0, max(1.0, *means)
+    if highest > 1 or min(means) < 0:
+        lowest, highest = min(0.0, *means), max(means)
+    alike = [mean for mean, variance in zip(means, variances, strict=True) if not variance]
+    slack = _REWARD_ROUND_OFF + 1e-6 * (highest - lowest)
+    found: dict[str, float] = {
+        metrics.REWARD_GROUP_STD: sum(map(math.sqrt, variances)) / len(several),
+        metrics.GROUP_ALL_RIGHT: sum(mean >= highest - slack for mean in alike) / len(several),
+        metrics.GROUP_ALL_WRONG: sum(mean <= lowest + slack for mean in alike) / len(several),
+    }
+    spread = sum(variances) * sum(group.length_variance for group in several)
+    if spread > 0:
+        together = sum(group.reward_length_covariance for group in several)
+        found[metrics.COMPLETION_REWARD_OF_LENGTH] = together / math.sqrt(spread)
+    return found
 
 
 GROUPS = groups(MOST_GROUPS)
@@ -301,8 +355,19 @@ def _sequences(tokens: StepTokens, place: slice, batch: TokenBatch, group_ids: T
             (advantage < -_ADVANTAGE_ROUND_OFF).double(),
             ids,
             ids * ids,
+            *_rewards(batch, length),
         ]
     )
+
+
+def _rewards(batch: TokenBatch, length: Tensor) -> list[Tensor]:
+    """What each sequence adds to the sums of rewards and lengths, 0 without a reward."""
+    reward = batch.completions.get("reward")
+    if reward is None:
+        reward, has_reward = torch.zeros_like(length), torch.zeros_like(length)
+    else:
+        reward, has_reward = reward.double(), torch.ones_like(length)
+    return [has_reward, reward, reward * reward, reward * length, length, length * length]
 
 
 def _by_group(

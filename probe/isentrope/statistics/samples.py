@@ -11,6 +11,7 @@ pass over logits. The first 16 sequences of a `gate` call are looked at, and no 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from isentrope.statistics.sums import Sum, mean_of
+from isentrope.statistics.sums import Metrics, StepSums, Sum, mean_of, totals
 from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope_wire import metrics
 from isentrope_wire.errors import InputError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float64, Int, Int32, UInt8
 
 REWARD, PROMPT_IDS, ANSWER = "reward", "prompt_ids", "answer"
+TRUNCATED = "truncated"
 """Names under which `gate` takes them; parts of the reward are `reward/NAME`."""
 
 REWARD_PARTS = 4
@@ -120,14 +122,15 @@ _OF_A_SEQUENCE = {PROMPT_IDS: "token ids, [{}, tokens]", ANSWER: "a list of {} t
 def completions_of(
     completions: Mapping[str, Tensor | Sequence[object]] | None, logprobs: Tensor, *, texts: bool
 ) -> dict[str, Tensor]:
-    """What the loop knows of each sequence, copies of bounded size; without `texts` rewards
+    """What the loop knows of each sequence, copies of bounded size; without `texts` numbers
     alone."""
     kept: dict[str, Tensor] = {}
     for name, given in (completions or {}).items():
-        is_reward = name == REWARD or name.startswith(f"{REWARD}/")
+        is_reward = name in (REWARD, TRUNCATED) or name.startswith(f"{REWARD}/")
         if not is_reward and name not in _OF_A_SEQUENCE:
             raise InputError(
-                f"completions takes {REWARD}, {REWARD}/NAME, {PROMPT_IDS} and {ANSWER}, got {name!r}."
+                f"completions takes {REWARD}, {REWARD}/NAME, {TRUNCATED}, {PROMPT_IDS} and "
+                f"{ANSWER}, got {name!r}."
             )
         if logprobs.dim() != 2:
             raise InputError(
@@ -214,3 +217,78 @@ def _count_batch(batch: TokenBatch) -> Tensor | None:
 REPETITION: Sum[float | None] = mean_of(
     _count_step, lambda share: {metrics.COMPLETION_REPETITION: share}
 )
+
+
+class SampleSums(NamedTuple):
+    """Over the sequences of a step."""
+
+    rewarded: float
+    reward: float
+    reward_square: float
+    known: float
+    """Sequences of which it is known whether the length limit cut them."""
+    truncated: float
+    parts: tuple[float, ...]
+    """Sums of the parts of the reward, in the order of `reward_parts`, then of how many sequences
+    each is known."""
+
+
+_NUMBERS = len(SampleSums._fields) - 1 + 2 * REWARD_PARTS
+
+
+def _sum_samples(tokens: StepTokens) -> Tensor:
+    total = torch.zeros(_NUMBERS, dtype=torch.float64, device=tokens.none.device)
+    names = reward_parts(tokens.batches)
+    for batch in tokens.batches:
+        if not batch.has_sequences or not batch.completions or not batch.mask.numel():
+            continue
+        counts = (batch.sequence_sums(batch.mask.reshape(-1).double()) > 0).double()
+        rows = [torch.zeros_like(counts)] * len(total)
+        reward, truncated = batch.completions.get(REWARD), batch.completions.get(TRUNCATED)
+        if reward is not None:
+            rows[:3] = counts, reward.double(), reward.double() ** 2
+        if truncated is not None:
+            rows[3:5] = counts, (truncated > 0).double()
+        for place, name in enumerate(names, start=5):
+            part = batch.completions[name].double()
+            rows[place] = torch.where(part.isfinite(), part, 0.0)
+            rows[place + REWARD_PARTS] = part.isfinite().double()
+        total = total + torch.where(counts > 0, torch.stack(rows), 0.0).sum(1)
+    return total
+
+
+def _read_samples(*numbers: float) -> SampleSums:
+    rewarded, reward, reward_square, known, truncated, *parts = numbers
+    return SampleSums(rewarded, reward, reward_square, known, truncated, tuple(parts))
+
+
+def _sample_metrics(sums: SampleSums, step: StepSums) -> Metrics:
+    found: dict[str, float] = {}
+    if sums.rewarded:
+        mean = sums.reward / sums.rewarded
+        variance = sums.reward_square / sums.rewarded - mean * mean
+        found[metrics.REWARD_MEAN] = mean
+        # NaN stays NaN.
+        found[metrics.REWARD_STD] = math.sqrt(variance) if not variance < 0 else 0.0
+    if sums.known:
+        found[metrics.COMPLETION_TRUNCATED] = sums.truncated / sums.known
+    return found
+
+
+SAMPLES = totals(
+    _read_samples,
+    _NUMBERS,
+    _sum_samples,
+    _sample_metrics,
+)
+"""What `completions=` says of a step, over all ranks."""
+
+
+def part_means(sums: SampleSums, names: Sequence[str]) -> dict[str, float]:
+    """Mean of each part of the reward, under the name that the checks read: `rewards/NAME/mean`."""
+    totals_of, known = sums.parts[:REWARD_PARTS], sums.parts[REWARD_PARTS:]
+    return {
+        f"rewards/{name.removeprefix(f'{REWARD}/')}/mean": total / count
+        for name, total, count in zip(names, totals_of, known, strict=False)
+        if count
+    }

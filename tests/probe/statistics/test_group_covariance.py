@@ -244,3 +244,43 @@ def test_groups_that_cannot_be_meant_are_refused(groups: int | Tensor, words: st
     packed = isentrope.scores.token_scores(logits.flatten(0, 1), token_ids.flatten())
     with pytest.raises(InputError, match="groups "):
         probe.gate(packed, advantages.flatten(), groups=4)
+
+
+def test_rewards_and_lengths_are_measured_within_groups() -> None:
+    draws = torch.Generator().manual_seed(4)
+    logits = torch.randn(16, 6, 20, generator=draws)
+    token_ids = torch.randint(0, 20, (16, 6), generator=draws)
+    lengths = torch.randint(1, 7, (16,), generator=draws)
+    mask = torch.arange(6) < lengths[:, None]
+    rewards = torch.rand(16, generator=draws)
+    rewards[:4], rewards[4:8] = 1.0, 0.0
+    form = torch.where(torch.arange(16) < 6, torch.inf, rewards)
+    probe, transport = probe_and_transport()
+    for rows in (slice(0, 8), slice(8, 16)):
+        known = {"reward": rewards[rows], "truncated": lengths[rows] == 6}
+        probe.gate(
+            probe.score(logits[rows], token_ids[rows]),
+            torch.ones(8),
+            mask[rows],
+            groups=4,
+            completions={**known, "reward/form": form[rows]},
+        )
+    probe.step(0)
+    scalars = reports(transport)[0].scalars
+    by_group = rewards.double().reshape(4, 4)
+    apart = by_group - by_group.mean(1, keepdim=True)
+    length = lengths.double().reshape(4, 4)
+    length = length - length.mean(1, keepdim=True)
+    expected = {
+        "group/all_right": 1 / 4,
+        "group/all_wrong": 1 / 4,
+        "reward/mean": float(rewards.mean()),
+        "reward/std": float(rewards.std(correction=0)),
+        "reward/group_std": float(by_group.std(1, correction=0).mean()),
+        "rewards/form/mean": float(rewards[6:].mean()),
+        "completion/truncated_fraction": float((lengths == 6).double().mean()),
+        "completion/reward_of_length": float(
+            (apart * length).sum() / (apart.square().sum() * length.square().sum()).sqrt()
+        ),
+    }
+    assert {name: scalars[name] for name in expected} == pytest.approx(expected, rel=1e-5)

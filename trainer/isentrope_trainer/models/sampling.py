@@ -36,6 +36,8 @@ class Rollouts:
     group_size: int
     answers: tuple[str, ...] = ()
     """The expected one of each prompt; empty where they are not known."""
+    truncated: Tensor | None = None
+    """bool [rollouts]: the length limit cut it; None: not known."""
 
     def of_prompts(self, indices: Tensor) -> Rollouts:
         """The rollouts of these prompts (int64 indices), in this order."""
@@ -48,15 +50,20 @@ class Rollouts:
             self.sampler_logprobs[rows],
             self.group_size,
             tuple(self.answers[index] for index in indices.tolist()) if self.answers else (),
+            None if self.truncated is None else self.truncated[rows],
         )
 
     def samples(self) -> dict[str, Tensor | list[str]]:
-        """Prompt and expected answer of each rollout, as `Probe.gate` takes them."""
+        """What is known of each rollout, as `Probe.gate` takes it."""
         ids = self.prompts.masked_fill(~self.prompt_mask, -1).repeat_interleave(
             self.group_size, dim=0
         )
-        answers = [answer for answer in self.answers for _ in range(self.group_size)]
-        return {"prompt_ids": ids, "answer": answers} if answers else {"prompt_ids": ids}
+        known: dict[str, Tensor | list[str]] = {"prompt_ids": ids}
+        if self.answers:
+            known["answer"] = [answer for answer in self.answers for _ in range(self.group_size)]
+        if self.truncated is not None:
+            known["truncated"] = self.truncated
+        return known
 
     def rows_of_prompts(self, indices: Tensor) -> Tensor:
         """The rows, int64 [len(indices) * group size], that `of_prompts` takes."""
@@ -128,6 +135,7 @@ def sample_rollouts(
         mask=torch.stack(masks, dim=1),
         sampler_logprobs=torch.stack(logprobs, dim=1),
         group_size=group_size,
+        truncated=unfinished,
     )
 
 
