@@ -71,9 +71,8 @@ def test_runs_are_listed(server: RunningServer, run: str) -> None:
     table = isentrope_command(server, "runs", "--query", run)
     assert table.stdout.splitlines()[0].split()[:3] == ["id", "name", "project"]
     assert table.stdout.splitlines()[1].split()[:3] == [run, "countdown", "demo"]
-    assert (
-        run not in isentrope_command(server, "runs", "--query", run, "--tag", "no such tag").stdout
-    )
+    none = isentrope_command(server, "runs", "--query", run, "--tag", "no such tag")
+    assert (none.stdout, none.stderr) == ("", "No run passes these filters.\n")
     options = (
         "--query",
         run,
@@ -486,3 +485,12 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     assert result.output == (
         f"Error: `isentrope up` needs the extra server,dashboard: {install_command('server,dashboard')} (there is no fastapi).\n"
     )
+
+
+def test_help_lists_each_command_once() -> None:
+    assert sorted(name for group in frame.GROUPS.values() for name in group) == sorted(
+        frame.COMMANDS
+    )
+    shown = CliRunner().invoke(frame.main, []).output
+    assert [f"\n  {name} " in shown for name in frame.COMMANDS] == [True] * len(frame.COMMANDS)
+    assert "..." not in shown.partition("Start:")[2]

@@ -32,6 +32,12 @@ _HOLD_BOUNDS = [field.name for field in fields(Hold) if field.name not in TARGET
 
 _WITH_REVERT = {"reason", "guard"}
 
+_NO_RUN = (
+    "No run has reported to this server yet. Call isentrope.attach(trainer) or build an "
+    "isentrope.Probe in your script, or see one with `isentrope demo`."
+)
+_NO_RUN_CHOSEN = "No run passes these filters."
+
 _ON_OFF: Mapping[object, object] = {"on": True, "off": False, None: False}
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -103,6 +109,10 @@ def runs(
         ]
         for run in found
     ]
+    if not rows:
+        chosen = any((projects, statuses, tags, levels, query))
+        click.echo(_NO_RUN_CHOSEN if chosen else _NO_RUN, err=True)
+        return
     printing.print_table(
         ["id", "name", "project", "status", "health", "entropy lost", "step", "last report"], rows
     )

@@ -156,7 +156,8 @@ def _ingest() -> Finding:
         if isinstance(error, grpc.Call) and not (
             error.code() in _ANSWERS and is_answer_of_server(error)
         ):
-            reason = error.details() or error.code().name
+            # gRPC's own words before it say the same at length.
+            reason = (error.details() or error.code().name).rpartition("last error: ")[2]
             advice = advice_on(reason) or (
                 "Start one with `isentrope up`, or set ISENTROPE_GRPC to its host:port, behind https:// if it has TLS."
             )

@@ -42,6 +42,19 @@ COMMANDS = {
     "watch": "isentrope.cli.commands:watch",
 }
 
+GROUPS = {
+    "Start": ("up", "demo", "doctor", "diagnose"),
+    "Runs": ("runs", "watch", "checks", "metrics", "control", "export", "sync", "mcp"),
+    "Server": ("token", "audit", "backup", "restore"),
+    "Experiments": ("train", "reproduce"),
+}
+"""How the help lists the commands."""
+_FIRST_STEPS = (
+    "First steps: `isentrope up` starts server and page and prints the address to open; "
+    "`isentrope.attach(trainer)` (TRL) or `isentrope.Probe()` in a script reports to it. "
+    "`isentrope demo` shows a run without either, `isentrope COMMAND --help` explains a command."
+)
+
 _EXTRA_OF_PACKAGE = {
     "isentrope": "probe",
     "isentrope_papers": "reproduce",
@@ -54,6 +67,8 @@ _EXTRA_OF_COMMAND = {
     "watch": "watch",
 }
 """Extras of commands that need another one than the rest of their package."""
+_WHOLE_SENTENCE = 200
+"""Characters: the first sentence of a command's help is not cut."""
 _COMMAND_IN_USE = "isentrope.command_in_use"
 
 
@@ -92,6 +107,18 @@ class LazyCommands(click.Group):
         assert isinstance(command, click.Command), f"{COMMANDS[cmd_name]} is no click command"
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in GROUPS.items():
+            commands = {name: self.get_command(ctx, name) for name in names}
+            rows = [
+                (name, command.get_short_help_str(_WHOLE_SENTENCE))
+                for name, command in commands.items()
+                if command is not None
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
     def make_context(
         self,
         info_name: str | None,
@@ -123,7 +150,11 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     context.exit()
 
 
-@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyCommands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_FIRST_STEPS,
+)
 @click.option(
     "--version",
     is_flag=True,
