@@ -487,12 +487,7 @@ class ReportBuilder:
     def _log_alerts(self, report: reports.StepReport) -> None:
         """One line for each: who trains in a terminal sees no page."""
         for alert in report.alerts:
-            control = alert.suggestion
-            cure = (
-                ""
-                if control is None
-                else f" Suggested: {control.method.label} µ {control.mu_low:g}, {control.scope}."
-            )
+            cure = "" if alert.suggestion is None else f" Suggested: {_in_words(alert.suggestion)}."
             where = f" {self._page}" if self._page else ""
             level = alert.level.capitalize()
             logger.warning(
@@ -507,6 +502,21 @@ class ReportBuilder:
 
 def _is_short(name: str) -> bool:
     return len(name) <= reports.NAME_CHARACTERS
+
+
+def _in_words(control: Control) -> str:
+    """A suggested control, which may also be the one before, with any method."""
+    if control == Control(reason=control.reason):
+        return "no control"
+    words = []
+    if control.held is not None:
+        words.append(f"hold {control.held.target_in_words}")
+    if control.method != Method.NONE:
+        thresholds = " ".join(
+            f"µ {mu:g}" for mu in dict.fromkeys((control.mu_low, control.mu_high)) if mu is not None
+        )
+        words += [f"{control.method.label} {thresholds}".strip(), control.scope]
+    return ", ".join(words)
 
 
 def _clip_factor(closed: ClosedStep) -> float:

@@ -127,7 +127,9 @@ def body_of(notice: DueNotice, address: str) -> str:
     lines = [alert.message]
     if alert.cause is not None:
         lines.append(alert.cause.message)
-    if alert.suggestion is not None:
+    if alert.kind == "overshoot":
+        lines.append(f"Suggested: isentrope control {notice.run_id} --revert")
+    elif alert.suggestion is not None:
         lines.append(f"Suggested: isentrope control {notice.run_id} {_options(alert.suggestion)}")
     lines.append(f"{address.rstrip('/')}/runs/{quote(notice.run_id, safe='')}")
     return "\n".join(lines)

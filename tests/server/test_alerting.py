@@ -119,6 +119,17 @@ def test_each_alert_is_sent_once(receiver: type[Receiver], tmp_path: Path) -> No
     ]
 
 
+def test_harm_is_sent_with_the_command_that_reverts(
+    receiver: type[Receiver], tmp_path: Path
+) -> None:
+    with server_for(receiver, tmp_path) as server:
+        rank = Rank(server)
+        send(rank, 1, alert("overshoot", ACT, suggestion=Control()))
+        assert titles_of(receiver, 1)
+    lines = receiver.taken[0]["message"].split("\n")
+    assert f"Suggested: isentrope control {rank.run_id} --revert" in lines
+
+
 def test_a_restart_sends_nothing_again(receiver: type[Receiver], tmp_path: Path) -> None:
     with server_for(receiver, tmp_path) as server:
         rank = Rank(server)

@@ -178,17 +178,29 @@ def test_a_self_check_that_fails_is_logged_once_with_its_cause(
     assert ("truncation" in alert.message) == known
 
 
+@pytest.mark.parametrize(
+    ("cure", "words"),
+    [
+        (
+            Control(method="clip_v", mu_low=3.0, mu_high=3.0, scope="decreasing"),
+            "Clip_V µ 3, decreasing",
+        ),
+        (Control(method="clip_b", mu_low=2.0), "Clip_B µ 2, all"),
+        (Control(), "no control"),
+        (Control(hold="75%"), "hold 75% of the early level"),
+        (Control(method="kl_cov"), "KL-Cov, all"),
+    ],
+)
 def test_an_alert_is_a_line_in_the_terminal_with_its_cure_and_the_page(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    cure: Control, words: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cure = Control(method="clip_v", mu_low=3.0, mu_high=3.0, scope="decreasing")
     alert = Alert(kind="collapse", level=ACT, message="Half is lost.", suggestion=cure)
     monkeypatch.setattr(AlertWatch, "step", lambda self, *given, **known: (alert,))
     loop, (probe, transport) = TinyLoop(), probe_and_transport()
     run_steps(loop, probe, 1)
     reports(transport)
     (message,) = caplog.messages
-    assert message == "isentrope: step 0: Act: Half is lost. Suggested: Clip_V µ 3, decreasing."
+    assert message == f"isentrope: step 0: Act: Half is lost. Suggested: {words}."
 
 
 def test_a_prediction_that_is_no_longer_of_use_is_raised_once() -> None:
