@@ -57,6 +57,13 @@ def no_formula(cell: object) -> object:
 MINUS = "−"
 
 
+def in_round(value: float) -> float:
+    """The nearest of 24 numbers a decade, in two digits (1.0, 1.1, 1.2, 1.3, 1.5, 1.6, 1.8 ...).
+
+    What scatters by a few percent is mostly rounded to the same one. `value` is above 0."""
+    return float(f"{10 ** (round(24 * math.log10(value)) / 24):.2g}")
+
+
 def fixed(value: float, decimals: int) -> str:
     """A number in a sentence: `−0.0008`. What rounds to nothing has no sign; NaN and ∞ by their
     names."""

@@ -132,7 +132,7 @@ def watched(server: ServerInThread) -> Rank:
     """40 steps in which 2.5 % of the entropy is lost each, with a cure in the last."""
     rank = Rank(server)
     for step in range(1, 41):
-        scalars = {"entropy/mean": collapse(step), "reward/mean": math.nan}
+        scalars = {"entropy/mean": collapse(step), "reward/mean": math.nan, "entropy/gain": 0.15}
         rank.send(replace(step_report(step, scalars), what_if=sums(-4.0) if step == 40 else None))
     return rank
 

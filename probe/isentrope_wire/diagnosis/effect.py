@@ -18,16 +18,14 @@ from statistics import fmean
 from isentrope_wire import hold_decision, metrics
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.control_answers import EffectCurve, EffectCurves, PredictedEffect
-from isentrope_wire.diagnosis.course import NORMAL_95, Course
+from isentrope_wire.diagnosis.course import Course
 from isentrope_wire.methods import (
-    METHODS,
     RATIO_TOLERANCE,
     SUGGESTED,
     StepEvidence,
     idle_parameters,
-    threshold_methods,
 )
-from isentrope_wire.numbers import percent
+from isentrope_wire.numbers import in_round, percent
 from isentrope_wire.what_if import EDGES, WhatIf, WhatIfCurve, WhatIfSums, merged, under
 
 EFFECT_STEPS = 10
@@ -36,7 +34,7 @@ PROMISED_STEPS = 20
 """Steps whose mean pace is promised, and after which a control is judged."""
 SUGGESTED_THRESHOLDS: tuple[tuple[float, ...], ...] = (
     (0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0, 50.0),
-    (*(tenth / 10 for tenth in range(1, 100)), *range(10, 100)),
+    tuple(in_round(10 ** (place / 24)) for place in range(-24, 49)),
     (*(hundredth / 100 for hundredth in range(10, 400)),),
 )
 """In standard deviations, from coarse to fine. The coarsest that serves is taken, so that the same
@@ -190,48 +188,44 @@ class Stopping:
         return self.left <= _NEAR
 
 
+def why_unknown(last: LastSteps) -> str:
+    """Why it is not known what a threshold does, in a sentence; empty where it is known."""
+    if not last.sums:
+        return "No step has what-if sums."
+    if last.gain is None:
+        return "The gain is not known: it takes steps with an observed entropy change (rescore=)."
+    if not last.has_clear_gain:
+        return "The gain may be 0: what a threshold does is not known."
+    return ""
+
+
 def stopping_control(
     course: Course, last: LastSteps, direction: int, reason: str = ""
 ) -> Stopping | None:
-    """The threshold whose forecast pace is nearest to 0, to end a fall (direction -1), or a rise
-    (1).
-
-    While the gain is not known, the unit prediction stands for the pace: the gain is a factor of
-    both. Of the methods the suggested one is asked first.
+    """The threshold of the suggested method whose forecast pace is nearest to 0, to end a fall
+    (direction -1), or a rise (1). One method alone: two would alternate from step to step.
 
     Returns:
-        None where the forecast does not go that way, nothing was measured, the gain is known and
-        not clearly positive, or no threshold is safe and of use: see `_Search`.
+        None where the forecast does not go that way, it is not known what a threshold does
+        (`why_unknown`), or none is safe and of use: see `_Search`.
     """
     unchanged = course.mean_pace(PROMISED_STEPS)
-    if unchanged is None or not last.sums or (last.gain is not None and not last.has_clear_gain):
+    if unchanged is None or why_unknown(last) or direction * unchanged.value <= 0:
         return None
-    whole = merged(last.sums)
-    before = unchanged.value if last.gain is not None else whole.change_sum / whole.tokens
-    if direction * before <= 0:
-        return None
-    search = _Search(course, last, direction, before, whole)
-    for method in sorted(
-        map(METHODS.__getitem__, threshold_methods()), key=lambda method: method != SUGGESTED
-    ):
-        stopping = search.best(method, reason)
-        if stopping is not None:
-            return stopping
-    return None
+    return _Search(course, last, direction, abs(unchanged.value)).best(reason)
 
 
 class _Search:
     """Looks for a threshold that is safe.
 
-    Safe is one under which the entropy, also at the near end of what is known of the effect, turns
-    no faster than it goes now and does not pass its early level; that clips something, and where a
-    control acts already, more than that; and whose neighbours do about the same."""
+    Safe is one under which the entropy, also at the far end of the interval that is shown with it,
+    turns no faster than it goes now; whose forecast's band does not pass the early level in the
+    promised steps; that clips something, and where a control acts already, more than that; and
+    whose neighbours do about the same."""
 
-    def __init__(
-        self, course: Course, last: LastSteps, direction: int, before: float, whole: WhatIfSums
-    ) -> None:
+    def __init__(self, course: Course, last: LastSteps, direction: int, before: float) -> None:
         self._course, self._last, self._direction = course, last, direction
-        self._before, self._whole = abs(before), whole
+        self._before = before
         active = None
         if last.active is not None and last.active.method.thresholds:
             active = predicted_effect(last.active, last, course)
@@ -239,57 +233,68 @@ class _Search:
         if active is not None:
             self._least_clipped = max(active.clip_fraction, _LEAST_CLIPPED)
 
-    def best(self, method: Method, reason: str) -> Stopping | None:
-        """The threshold of the coarsest grid that serves; else the safe one nearest to 0."""
+    def best(self, reason: str) -> Stopping | None:
+        """The threshold of the coarsest grid that serves; else the safe one nearest to 0. A finer
+        grid is asked where the coarser one goes from too little to too much."""
         scope = Scope.DECREASING if self._direction < 0 else Scope.INCREASING
-        nearest: Stopping | None = None
+        weakest = SUGGESTED_THRESHOLDS[0][-1]
+        control = Control(
+            method=SUGGESTED, mu_low=weakest, mu_high=weakest, scope=scope, reason=reason
+        )
+        low, high, nearest = 0.0, math.inf, None
         for grid in SUGGESTED_THRESHOLDS:
-            for mu in reversed(grid):  # of equal ones the mildest
-                control = Control(method=method, mu_low=mu, mu_high=mu, scope=scope, reason=reason)
-                stopping = self._under(control)
-                is_nearer = nearest is None or abs(stopping.left) < abs(nearest.left)
-                if is_nearer and self._is_safe(stopping):
-                    nearest = stopping
+            tried = [self._under(control, mu) for mu in reversed(grid) if low <= mu <= high]
+            # Of equal ones the mildest.
+            by_pace = sorted(
+                [*([] if nearest is None else [nearest]), *tried],
+                key=lambda stopping: abs(stopping.left),
+            )
+            nearest = next(filter(self._is_safe, by_pace), None)
             if nearest is not None and abs(nearest.left) <= _NEAR:
                 break
+            low, high = _enclosing(tried)
         if nearest is None or nearest.left > _WORTH or self._is_too_steep(nearest):
             return None
         return nearest
 
-    def _under(self, control: Control) -> Stopping:
+    def _under(self, like: Control, mu: float) -> Stopping:
+        control = replace(like, mu_low=mu, mu_high=mu)
         effect = predicted_effect(control, self._last, self._course)
-        assert effect is not None
-        if effect.pace is not None:
-            left = effect.pace.value
-        else:
-            whole = WhatIfCurve(self._whole, control.scope, control.method)
-            left = whole.at(control.mu_low, control.mu_high).unit_predicted_change
-        return Stopping(control=control, effect=effect, left=self._direction * left / self._before)
+        assert effect is not None, "the sums know every threshold"
+        assert effect.pace is not None, "the gain is known"
+        left = self._direction * effect.pace.value / self._before
+        return Stopping(control=control, effect=effect, left=left)
 
     def _is_safe(self, stopping: Stopping) -> bool:
-        effect = stopping.effect
-        is_more = effect.clip_fraction > self._least_clipped
-        if not is_more or stopping.left < -_WORTH:
+        effect, early = stopping.effect, self._course.early.level
+        if effect.clip_fraction <= self._least_clipped or early is None or not effect.change:
             return False
-        if not effect.change or effect.change_error is None:
-            return True
-        # What a control turns may be more than is thought, by the error of its effect.
-        error = NORMAL_95 * effect.change_error / abs(effect.change)
-        turned = stopping.left - error * abs(1 - stopping.left)
-        early = self._course.early.level
-        if turned < -1 or early is None:
+        assert effect.pace is not None, "the gain is known"
+        fastest = effect.pace.high if self._direction < 0 else effect.pace.low
+        if stopping.left < -_WORTH or -self._direction * fastest > self._before:
             return False
-        farthest = self._course.ahead(PROMISED_STEPS, effect.change * (1 + error))
+        forecast = self._course.forecast(effect.change, effect.change_error or 0.0)
+        if forecast is None:
+            return False
+        farthest = (forecast.high if self._direction < 0 else forecast.low)[PROMISED_STEPS - 1]
         return self._direction * (farthest - early) >= 0
 
     def _is_too_steep(self, stopping: Stopping) -> bool:
         mu = stopping.control.mu_low
         assert mu is not None
         low, high = (
-            self._under(replace(stopping.control, mu_low=near, mu_high=near)).left
+            self._under(stopping.control, near).left
             for near in (mu * (1 - _TOO_STEEP), mu * (1 + _TOO_STEEP))
         )
         return abs(high - low) > 1
+
+
+def _enclosing(tried: Sequence[Stopping]) -> tuple[float, float]:
+    """The two neighbouring thresholds, of falling ones, between which the change comes to its
+    end."""
+    thresholds = [stopping.control.mu_low or 0.0 for stopping in tried]
+    ends = next((place for place, one in enumerate(tried) if one.left <= 0), len(tried))
+    return (*thresholds, 0.0)[ends], (math.inf, *thresholds)[ends]
 
 
 def effect_curves(control: Control, last: LastSteps, course: Course | None) -> EffectCurves | None:

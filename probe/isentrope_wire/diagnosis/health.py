@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import Any
 
 from isentrope_wire.answers import Alert, HealthLevel, Status
-from isentrope_wire.control import LARGEST_ENTROPY, Control, Hold, Scope
+from isentrope_wire.control import LARGEST_ENTROPY, Control, Hold, HoldSide, Scope
 from isentrope_wire.control_answers import (
     ControlVersion,
     EffectCurves,
@@ -43,6 +43,7 @@ from isentrope_wire.diagnosis.effect import (
     expected_action,
     predicted_effect,
     stopping_control,
+    why_unknown,
 )
 from isentrope_wire.diagnosis.guard import WINDOW as REWARDS
 from isentrope_wire.diagnosis.guard import lost_reward
@@ -51,7 +52,7 @@ from isentrope_wire.diagnosis.slope import slope_of
 from isentrope_wire.diagnosis.trust import PredictionTrust, prediction_trust
 from isentrope_wire.hold_decision import Action, HoldStatus, control_under
 from isentrope_wire.methods import Method
-from isentrope_wire.numbers import Answer, Number, decimals_of, fixed, percent
+from isentrope_wire.numbers import Answer, Number, decimals_of, fixed, in_round, percent
 from isentrope_wire.numbers import nats as _nats
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel, error_in_a_line
 from isentrope_wire.what_if import knows
@@ -254,6 +255,7 @@ def diagnose(measured: Measured) -> Diagnosis:
     course = state.course
     findings = recent_findings(measured, state.age)
     message = _message(state) + findings_in_words(findings)
+    suggestion, why_none = _suggestion(state, message)
     is_over = measured.status.is_over
     forecast, mean_pace = (None, None) if is_over else _unchanged(state)
     return Diagnosis(
@@ -272,11 +274,11 @@ def diagnose(measured: Measured) -> Diagnosis:
         ),
         steps_to_three_quarters_lost=None if is_over else state.steps_to_quarter(),
         target=measured.target,
-        message=message,
+        message=f"{message} {why_none}".rstrip(),
         cause=None
         if state.level == HealthLevel.HOLDING
         else cause_of(measured.parts, state.direction),
-        suggestion=_suggestion(state, message),
+        suggestion=suggestion,
         alert=measured.alert,
         verdict=measured.verdict,
     )
@@ -654,20 +656,22 @@ class _State:
 # ------------------------------------------------------------------------------------------------------
 
 
-def _suggestion(state: _State, why: str) -> Suggestion | None:
+def _suggestion(state: _State, why: str) -> tuple[Suggestion | None, str]:
+    """What to push, and where nothing is known to be safe, why not."""
     measured, lost = state.measured, state.share_lost
     if (
         measured.overshoot is not None
         and measured.overshoot.suggestion
         and not measured.status.is_over
     ):
-        return Suggestion(
+        revert = Suggestion(
             control=measured.overshoot.suggestion,
             stops=True,
             clip_fraction=None,
             pace=None,
             message="Take it back: the control before it comes again.",
         )
+        return revert, ""
     urgent = (
         state.level in (HealthLevel.WATCH, HealthLevel.ACT) and measured.status != Status.SILENT
     )
@@ -678,15 +682,15 @@ def _suggestion(state: _State, why: str) -> Suggestion | None:
         or lost is None
         or measured.target is not None
     ):
-        return None
+        return None, ""
     direction = -1 if lost > 0 else 1
     is_far = abs(lost) >= 1 - WATCH_LEFT
     # What comes back, or is level, needs no threshold. One clear step of the last ten is enough:
     # else a threshold would alternate with a hold from step to step.
     found = _threshold(state, direction, why) if direction in state.course.directions else None
-    if found is None and is_far and not _has_its_time(state):
-        found = _hold_here(state, direction, why)
-    return found
+    if found is not None or not is_far or _has_its_time(state):
+        return found, ""
+    return _hold_here(state, direction, why)
 
 
 def _has_its_time(state: _State) -> list[ControlVersion]:
@@ -745,36 +749,55 @@ def _is_enough(version: ControlVersion, control: Control, direction: int) -> boo
     return version.hold is not None or is_same
 
 
-def _hold_here(state: _State, direction: int, why: str) -> Suggestion | None:
-    """A hold at today's level: what is left to do where no threshold is sure to help."""
+def _hold_here(state: _State, direction: int, why: str) -> tuple[Suggestion | None, str]:
+    """A hold at today's level: what is left to do where no threshold is sure to help; else why the
+    hold is not known to help, either."""
     course, newest = state.course, state.measured.newest
     if course is None or (
         newest is not None and newest.hold is not None and newest.state != State.EXPIRED
     ):
-        return None
-    target = float(f"{course.entropy:.2g}")
-    if not 0 < target <= LARGEST_ENTROPY:
-        return None  # a loop's own number by the name of the entropy: no vocabulary has that many
-    control = Control(hold=Hold(target_entropy=target).to_document(), reason=why)
-    action, active = _decision(state, control), state.measured.active
-    if (
-        action is not None
-        and action.status == HoldStatus.FALLBACK
-        and active is not None
-        and active.method != Method.NONE
-    ):
-        return None  # it would wait, and the active control would be gone
+        return None, ""
+    target = in_round(course.entropy)
+    if target > LARGEST_ENTROPY:
+        # A loop's own number by the name of the entropy: no vocabulary has that many.
+        return None, ""
+    # One side alone: what comes back by itself is left to.
+    side = HoldSide.RAISE if direction < 0 else HoldSide.LOWER
+    control = _hold_of(target, side, why)
+    action, active = _decision(state, _hold_of(course.entropy, side)), state.measured.active
+    waits = action is not None and action.status == HoldStatus.FALLBACK
+    if waits and active is not None and active.method != Method.NONE:
+        return None, ""  # it would wait, and the active control would be gone
+    unsafe = _why_no_hold(state.measured.last, action)
+    if unsafe:
+        # Without the newest step's numbers, as in a list of runs, there is nothing to say of it.
+        is_known = state.measured.last.scalars is not None
+        return None, f"No control is known to be safe. {unsafe}" if is_known else ""
     going = "fall" if direction < 0 else "rise"
     because = f"so that it does not {going} further"
     if direction * state.direction > 0:
         because = f"no threshold is sure to stop the {going}"
-    return Suggestion(
-        control=control.to_document(),
-        stops=True,
-        clip_fraction=None,
-        pace=None,
-        message=f"Hold {_nats(target)} nats: {because}.",
+    message = f"Hold {_nats(target)} nats: {because}."
+    if waits and action is not None:
+        message += f" It would wait at first: {action.reason}"
+    found = Suggestion(
+        control=control.to_document(), stops=True, clip_fraction=None, pace=None, message=message
     )
+    return found, ""
+
+
+def _hold_of(entropy: float, side: HoldSide, why: str = "") -> Control:
+    return Control(hold=Hold(target_entropy=entropy, side=side).to_document(), reason=why)
+
+
+def _why_no_hold(last: LastSteps, action: Action | None) -> str:
+    """Why a hold could not act, or would do harm, in a sentence; empty where it is safe. One that
+    waits until the prediction is good enough is."""
+    if action is None or last.gain is None:
+        return why_unknown(last)
+    if action.status == HoldStatus.LIMIT:
+        return "A hold would clip as hard as it may, which would be too little."
+    return ""
 
 
 # ---- sentences
