@@ -14,7 +14,7 @@ import isentrope
 from isentrope.cli.frame import COMMANDS, main
 from isentrope_server.settings import Settings
 from isentrope_wire.metrics import HISTOGRAMS, METRICS
-from tests.architecture.test_house import ROOT
+from tests.architecture.test_house import ROOT, SOURCES
 from tests.architecture.test_size import tracked
 
 GUIDES = [path for path in tracked("*.md") if path.name != "CHANGELOG.md"]
@@ -160,3 +160,14 @@ def test_named_files_exist() -> None:
         if not (ROOT / name).exists()
     ]
     assert unknown == []
+
+
+def test_troubleshooting_quotes_messages_of_the_code() -> None:
+    page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^### (.*)$", page, flags=re.MULTILINE)
+    # Long texts stand on several lines of code: their quotes and line ends go.
+    product = "".join(path.read_text(encoding="utf-8") for path in SOURCES)
+    text = re.sub(r'"\s*\n\s*f?"', "", product)
+    pieces = [(heading, piece.strip(" ,")) for heading in headings for piece in heading.split("…")]
+    assert len(headings) > 10
+    assert [heading for heading, piece in pieces if piece not in text] == []
