@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion, version_before
+from isentrope_wire.diagnosis.course import AHEAD
 from isentrope_wire.methods import METHODS, Method
 
 MISSING = "–"
@@ -39,6 +40,17 @@ def change(value: float | None) -> str:
         mantissa, _, power = f"{value:+.1e}".partition("e")
         return f"{mantissa}e{int(power)}".replace("-", MINUS)
     return number(value, max(0, 1 - math.floor(math.log10(abs(value)))), signed=True)
+
+
+LEVEL = "level"
+
+
+def pace(value: float | None, entropy: float | None) -> str:
+    """A pace in nats a step; `level` where it moves the entropy by less than a hundredth in fifty
+    steps."""
+    if value is not None and entropy and abs(value) * AHEAD < 0.01 * abs(entropy):
+        return LEVEL
+    return change(value)
 
 
 def significant(value: float | None, digits: int = 4) -> str:
@@ -139,7 +151,8 @@ def _parts(control: Control, *, parameters: bool = True, bounds: bool = False) -
     """Each part of a control in words, by its name: its parameters that are not at their default,
     the bounds of what it holds."""
     held = control.held
-    parts = {
+    guard = {"guard": control.guard} if control.guard == "revert" else {}
+    parts = guard | {
         "method": method(control.method),
         "µ₋": threshold(control.mu_low),
         "µ₊": threshold(control.mu_high),

@@ -80,6 +80,11 @@ class ForecastScore(Answer):
     unchanged_error: float
     """That of the entropy at the time of the forecast."""
 
+    @property
+    def is_better(self) -> bool:
+        """Whether they were better than that nothing changes."""
+        return self.mean_error < self.unchanged_error
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedEffect(Answer):

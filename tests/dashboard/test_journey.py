@@ -42,7 +42,7 @@ def test_the_collapse_is_seen_tried_cured_and_judged(
         latest = page.locator(f"#{LATEST}")
         expect(latest).to_contain_text("v1")
         expect(latest).to_contain_text("Applied", timeout=1000 * SECONDS)
-        expect(latest.locator("table")).to_contain_text("came", timeout=1000 * SECONDS)
+        expect(latest).to_contain_text("nats after 20 steps; promised", timeout=1000 * SECONDS)
         client = isentrope.Client(origin)
         pushed = client.control(run)
         assert pushed.version == 1

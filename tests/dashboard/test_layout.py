@@ -68,12 +68,12 @@ def held(report: StepReport) -> StepReport:
 def tried(page: Page) -> None:
     page.locator("#try").click()
     expect(page.locator("#control-status")).to_contain_text("Not pushed")
-    expect(page.locator(".what-if .unchanged")).to_contain_text("unchanged")
+    expect(page.locator(".what-if .unchanged")).to_contain_text("as now")
 
 
 def previewed(page: Page) -> None:
     """Who may not push sees what thresholds would do."""
-    expect(page.locator(".what-if .unchanged")).to_contain_text("unchanged")
+    expect(page.locator(".what-if .unchanged")).to_contain_text("as now")
     expect(page.locator("#control-push")).to_be_hidden()
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
-from isentrope_dashboard.figures.chart import Scale
+from isentrope_dashboard.figures.chart import EMPTY, Scale
 from isentrope_dashboard.figures.panel import Forecast, Mark, Shown
 from isentrope_dashboard.figures.panels import OVERVIEW
 from isentrope_dashboard.pages import overview
 from isentrope_wire.answers import SeriesColumns
-from isentrope_wire.control_answers import EntropyForecast
+from isentrope_wire.control import Control
+from isentrope_wire.control_answers import EntropyForecast, Estimate, PredictedEffect
+from isentrope_wire.diagnosis.health import Diagnosis
 from isentrope_wire.metrics import ENTROPY_MEAN
 from tests.dashboard.conftest import OpenPage, Site
+from tests.dashboard.made_answers import version
+from tests.dashboard.made_answers import words as said
 
 
 def test_entropy_chart_shows_the_early_level_and_the_reported_values(site: Site) -> None:
@@ -88,8 +93,8 @@ def forecast(end: float, **known: Any) -> Forecast:
 @pytest.mark.parametrize(("unchanged", "helped"), [(0.3, 0.58), (0.55, 0.4)])
 def test_the_forecasts_are_drawn_as_they_were_answered(unchanged: float, helped: float) -> None:
     lines = [
-        forecast(unchanged, label="unchanged"),
-        forecast(helped, label="with Clip_V 1.0", helps=True),
+        forecast(unchanged, label="as now", has_band=True),
+        forecast(helped, label="with Clip_V 1.0", tone="hold"),
     ]
     figure = drawn(lambda step: 1 - 0.004 * step, forecasts=lines)
     strokes = [trace for trace in figure["data"] if trace.get("x") == list(range(100, 150))]
@@ -112,6 +117,47 @@ def test_a_new_step_is_painted(site: Site, open_page: OpenPage) -> None:
     page.wait_for_function(
         "() => document.querySelector('#chart-entropy .js-plotly-plot').data.find(t => t.name === 'entropy').x.at(-1) === 13"
     )
+
+
+def test_the_promise_of_the_active_control_stays() -> None:
+    promised = [0.6 - 0.001 * step for step in range(1, 51)]
+    unchanged = [0.6 - 0.004 * step for step in range(1, 51)]
+    effect = PredictedEffect(
+        steps=10,
+        clip_fraction=0.01,
+        clip_fraction_std=0.0,
+        change=0.003,
+        change_error=0.001,
+        pace=None,
+        forecast=promised,
+        unchanged=unchanged,
+    )
+    control = Control(method="clip_v", mu_low=3.0)
+    pushed = replace(version(1, "APPLIED", control, 61), requested_step=60, predicted=effect)
+    figure = drawn(lambda step: 1 - 0.004 * step, history=[pushed])
+    drawn_lines = {tuple(trace["y"]) for trace in figure["data"] if trace.get("x", [0])[0] == 61}
+    assert {tuple(promised), tuple(unchanged)} <= drawn_lines
+    labels = {end["text"] for end in figure["layout"]["meta"]["ends"]}
+    assert {"<b>promised</b><br>0.550", "<b>without it</b><br>0.400"} <= labels
+
+
+@pytest.mark.parametrize(
+    ("pace", "words"), [(-0.0027, "−0.9\u00a0% a step"), (-1.5e-7, "level"), (None, "–")]
+)
+def test_the_pace_is_a_share_of_the_entropy(site: Site, pace: float | None, words: str) -> None:
+    mean = None if pace is None else Estimate(value=pace, low=pace, high=pace)
+    known = replace(_diagnosis(site), entropy=0.3, mean_pace=mean)
+    assert words in said(overview.pace_card(known, EMPTY))
+
+
+def test_the_banner_names_the_cause_in_words(site: Site) -> None:
+    line = overview.health_line(_diagnosis(site), site.client.run(site.run(3)))
+    assert "Unlikely tokens that are punished pull it down." in said(line)
+    assert "ΔH" not in said(line)
+
+
+def _diagnosis(site: Site) -> Diagnosis:
+    return site.client.diagnosis(site.run(56))
 
 
 def test_cards_tell_small_and_large_rewards() -> None:

@@ -2,6 +2,7 @@
 (function () {
   "use strict";
   const ANSWER_WITHIN = 6000;
+  const LONG = 100; // steps
   const WAITING = "Waiting for the server’s answer.";
   const NO_ANSWER = "No answer from the server: nothing is known of this push. If it arrived, it stands under Latest control when the connection is back.";
   const LINES = { low: "lower side, ", high: "upper side, " }; // of the plot, before "clipped" and "pace"
@@ -72,7 +73,8 @@
       const trace = { type: "scatter", mode: "lines", meta: "with", x, y, line: { color, width: 2, dash: "5px,4px" }, hoverinfo: "skip", cliponaxis: false };
       const ends = [...others(layout.meta.ends), { text: "<b>" + line.label + "</b><br>" + words, x: x[x.length - 1], y: y[y.length - 1], color }];
       const reach = [Math.min(range[0], ...y), Math.max(range[1], ...y)];
-      return { data: [...others(figure.data), trace], layout: { ...layout, yaxis: { ...layout.yaxis, range: reach }, meta: { ...layout.meta, ends } } };
+      const [first, last] = layout.xaxis.range, xaxis = { ...layout.xaxis, range: [first, document.body.hasAttribute("data-zoomed") ? last : Math.max(last, x[x.length - 1])] };
+      return { data: [...others(figure.data), trace], layout: { ...layout, xaxis, yaxis: { ...layout.yaxis, range: reach }, meta: { ...layout.meta, ends } } };
     };
   });
   function follow() {
@@ -156,6 +158,8 @@
   }
   document.addEventListener("click", ({ target }) => {
     const fill = target.closest("[data-fill]"), revert = target.closest("[data-revert]");
+    // What would come is a sliver of a long run: the last fifty steps stand beside the next ones.
+    if (fill && Number(document.getElementById("run-step")?.textContent.replace(/\D/g, "")) > LONG) setProps({ param: "window" }, { value: "50" });
     if (fill) (now.tried = true), (document.body.dataset.sheet = "control"), setProps("control-fill", { data: { ...JSON.parse(fill.dataset.fill), at: Date.now() } });
     if (revert) setProps("control-revert", { data: { version: revert.dataset.revert, at: Date.now() } });
     if (revert || target.closest("#control-push, #push-mine")) awaitAnswer();

@@ -8,14 +8,13 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
-from isentrope_dashboard.components.basics import button, chip, icon, row, spacer, table, text
-from isentrope_dashboard.formatting import change, count, method, percent, seconds, short_label
+from isentrope_dashboard.components.basics import button, chip, icon, row, spacer, text
+from isentrope_dashboard.formatting import count, method, percent, seconds, short_label
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import (
     ControlVersion,
     Outcome,
     State,
-    Verdict,
     version_before,
     version_to_revert,
 )
@@ -103,29 +102,12 @@ def _newest(item: ControlVersion, revert_to: ControlVersion | None) -> Component
             ),
             html.Div([who, reason], className="dim small ellipsis", title=f"{who}{reason}"),
             _stages(item),
-            *([_compared(item.verdict)] if item.verdict is not None else []),
             *([html.Div(why, className="small why")] if why else []),
             row(html.Div(said, className="dim small"), spacer(), *revert, name="foot"),
         ],
         className=f"version {tone}",
         **{"data-version": item.version, "data-state": str(item.state)},
     )  # fmt: skip
-
-
-def _compared(verdict: Verdict) -> Component:
-    """What was promised, what came, and what would have come; of a hold, whose thresholds move,
-    nothing was promised."""
-    clipped = verdict.clip_fraction
-    shares, paces = (
-        (clipped.predicted, clipped.realised, clipped.before),
-        (verdict.promised, verdict.realised, verdict.without),
-    )
-    columns = [["", "Clipped", "Pace, nats / step"]]
-    for name, share, pace in zip(("promised", "came", "without it"), shares, paces, strict=True):
-        if share is not None or pace is not None:
-            columns.append([name, percent(share), change(pace)])
-    heads, *rows = map(list, zip(*columns, strict=True))
-    return table(heads, rows, "compared num")
 
 
 def _stages(item: ControlVersion) -> Component:

@@ -475,11 +475,12 @@ class Chart:
         color: str,
         *,
         dash: str = DASH,
+        width: float = 2,
         **more: Any,
     ) -> None:
         """A line of a few points, as of a forecast; without `hovertemplate` the mouse does not find
         it."""
-        line = {"color": color, "width": 2, "dash": dash}
+        line = {"color": color, "width": width, "dash": dash}
         hover = {} if "hovertemplate" in more else SKIPPED
         self.scatter([self.scale.at(step) for step in steps], values, line=line, **hover, **more)
 

@@ -20,7 +20,7 @@ from isentrope_dashboard.figures.panel import (
 )
 from isentrope_dashboard.formatting import count, number
 from isentrope_wire.control_answers import EntropyForecast
-from isentrope_wire.diagnosis.course import ACT_LEFT, WATCH_LEFT
+from isentrope_wire.diagnosis.course import ACT_LEFT, AHEAD, WATCH_LEFT
 from isentrope_wire.metrics import ENTROPY_MEAN, HOLD_TARGET
 
 
@@ -35,11 +35,11 @@ def entropy_figure(panel: Panel, shown: Shown) -> Figure | str:
     entropy, target = shown.columns(ENTROPY_MEAN), shown.columns(HOLD_TARGET)
     seen, whole = [shown.seen(columns) for columns in (entropy, target)], shown.zoom is None
     seen += map(shown.seen, shown.ends_of_seeds(ENTROPY_MEAN))
-    ends = (
-        [line.course.entropy[-1] for line in shown.forecasts if line.course is not None]
-        if whole
-        else []
-    )
+    promises = _promises(shown)
+    ends = []
+    if whole:
+        ends = [line.course.entropy[-1] for line in shown.forecasts if line.course is not None]
+        ends += [max(entropies) for _, _, _, entropies in promises]
     chart.y_axis(
         *value_range(
             seen, from_zero=whole, high=max([*ends, early or 0.0]) or None if whole else None
@@ -58,11 +58,17 @@ def entropy_figure(panel: Panel, shown: Shown) -> Figure | str:
     for line in shown.forecasts:
         if line.course is not None:
             _add_forecast(chart, line, line.course)
+    for label, color, steps, entropies in promises:
+        chart.stroke(steps, entropies, ink[color], width=1.5, opacity=0.8)
+        if steps[-1] >= shown.last - AHEAD:
+            words = end_label(label, number(entropies[-1]))
+            chart.end(words, entropies[-1], ink[color], step=steps[-1])
     if target.step:
         chart.line(
             target, name="held target", color=ink["hold"], width=1.5, dash="2px,2px", written=_nats
         )
-        chart.end(f"hold {number(target.value[-1])}", target.value[-1], ink["hold"])
+        if target.step[-1] >= shown.last:
+            chart.end(f"hold {number(target.value[-1])}", target.value[-1], ink["hold"])
     chart.line(entropy, name="entropy", color=ink["iris"], written=_nats)
     for mark in shown.marks:
         # The newest alert may come before its step is among the values.
@@ -81,18 +87,36 @@ def entropy_figure(panel: Panel, shown: Shown) -> Figure | str:
     return chart.figure()
 
 
+def _promises(shown: Shown) -> list[tuple[str, str, list[int], list[float]]]:
+    """Name, colour, steps and entropies of both forecasts of the moment at which the active control
+    was pushed; none where it was pushed without a forecast."""
+    active = next((item for item in shown.history if item.applied_step is not None), None)
+    if active is None or active.predicted is None or active.requested_step is None:
+        return []
+    predicted, pushed = active.predicted, active.requested_step
+    lines = (("promised", "hold", predicted.forecast), ("without it", "act", predicted.unchanged))
+    return [
+        (label, color, [pushed + ahead for ahead in range(1, len(entropies) + 1)], entropies)
+        for label, color, entropies in lines
+        if entropies
+    ]
+
+
 def _nats(value: float | None) -> str:
     return f"{number(value, 4)} nats"
 
 
 def _add_forecast(chart: Chart, line: Forecast, course: EntropyForecast) -> None:
-    """A line with what the mouse reads of it, the one without a control with its band."""
-    color, soft = ("hold", "hold_soft") if line.helps else ("act", "act_soft")
-    if not line.helps:
+    """A line with what the mouse reads of it, and its band; where the line is worth nothing, the
+    band alone."""
+    color, soft = line.tone, f"{'iris' if line.tone == 'observed' else line.tone}_soft"
+    if line.has_band:
         places = [chart.scale.at(step) for step in course.step]
         chart.area(
             [*places, *reversed(places)], [*course.high, *reversed(course.low)], chart.ink[soft]
         )
+    if not line.is_drawn:
+        return
     texts = [f"{number(value)} ({number(low)} to {number(high)})"
              for value, low, high in zip(course.entropy, course.low, course.high, strict=True)]  # fmt: skip
     chart.stroke(

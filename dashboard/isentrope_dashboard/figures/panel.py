@@ -21,7 +21,7 @@ from isentrope_dashboard.figures.chart import (
     tick_texts,
     value_range,
 )
-from isentrope_dashboard.formatting import method, percent, told_apart
+from isentrope_dashboard.formatting import method, pace, percent, told_apart
 from isentrope_dashboard.theme import Scheme
 from isentrope_dashboard.view import SMOOTHED
 from isentrope_wire.answers import HistogramColumns, SeriesColumns, StepReport
@@ -31,7 +31,6 @@ from isentrope_wire.diagnosis.course import AHEAD
 from isentrope_wire.diagnosis.effect import PROMISED_STEPS
 from isentrope_wire.diagnosis.health import Preview
 from isentrope_wire.metrics import METRICS, Metric, Show
-from isentrope_wire.numbers import decimals_of, fixed
 
 Figure: TypeAlias = dict[str, Any]
 
@@ -69,8 +68,13 @@ class Forecast:
     pace: float | None
     """Mean over the next steps, in nats a step."""
     clip_fraction: float | None = None
-    helps: bool = False
-    """Whether it is the line with the suggested control; else the one without."""
+    entropy: float | None = None
+    """Now, in nats."""
+    tone: str = "act"
+    """Name of its colour: `hold` where it stays, `act` where it is lost, `observed`."""
+    has_band: bool = False
+    is_drawn: bool = True
+    """Whether there is a line; else its band alone."""
     name: str = ""
     """Name of its trace and its label: the browser hides what is `suggested` while it draws what
     the form has."""
@@ -83,7 +87,8 @@ class Forecast:
             course=found.forecast,
             pace=None if found.pace is None else found.pace.value,
             clip_fraction=found.clip_fraction,
-            helps=True,
+            entropy=found.entropy,
+            tone="hold",
             name="suggested",
         )
 
@@ -138,6 +143,11 @@ class Shown:
         # So wide that what comes next is never a sliver.
         beyond = max(NEXT_STEPS, 8 * (self.last - self.first) // 100) if self.is_live else 0
         return self.scale.at(self.first), self.scale.at(max(self.last + beyond, self.first + 1))
+
+    @property
+    def ends_now(self) -> tuple[float, float]:
+        """The same without the next steps, for a chart that shows nothing of them."""
+        return self.ends if self.zoom is not None else replace(self, is_live=False).ends
 
     @property
     def controls(self) -> Sequence[Mark]:
@@ -285,13 +295,14 @@ def span_of(series: Sequence[SeriesColumns]) -> float:
     return max(values) - min(values) if values else 0.0
 
 
-def begin(panel: Panel, shown: Shown, most: int = 7) -> Chart:
-    """A chart with its x axis, the zone of the next steps, the applied controls."""
+def begin(panel: Panel, shown: Shown, most: int = 7, *, looks_ahead: bool = True) -> Chart:
+    """A chart with its x axis, the zone of the next steps where it `looks_ahead`, the applied
+    controls."""
     chart = Chart(shown.scheme, shown.scale)
     gutter = 12 if panel.quantity is not None else GUTTER if panel.keys else NAMES
     chart.layout["margin"] = {"l": 48, "r": gutter, "t": 8, "b": 24}
-    chart.x_axis(*shown.ends, most=most)
-    if shown.is_live:
+    chart.x_axis(*(shown.ends if looks_ahead else shown.ends_now), most=most)
+    if shown.is_live and looks_ahead:
         end = (
             shown.last + NEXT_STEPS * 2
             if shown.zoom is None
@@ -336,7 +347,11 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
     why = absent(panel, shown)
     if why:
         return why
-    chart = begin(panel, shown, most=7 if panel.keys else 6)
+    forecasts = shown.forecasts if panel.forecast else ()
+    ahead = [
+        (line, value) for line in forecasts if (value := getattr(line, panel.forecast)) is not None
+    ]
+    chart = begin(panel, shown, most=7 if panel.keys else 6, looks_ahead=bool(ahead))
     found = [
         (line, shown.columns(line.metric))
         for line in panel.lines
@@ -344,10 +359,6 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
     ]
     series = [columns for _, columns in found]
     written = written_by(panel, series)
-    forecasts = shown.forecasts if panel.forecast else ()
-    ahead = [
-        (line, value) for line in forecasts if (value := getattr(line, panel.forecast)) is not None
-    ]
     seen, whole = [shown.seen(columns) for columns in series], shown.zoom is None
     of_seeds = [shown.seen(columns) for columns in shown.ends_of_seeds(panel.lines[-1].metric)]
     if panel.log:
@@ -385,13 +396,10 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
         newest = next((value for value in reversed(last.value) if math.isfinite(value)), None)
         if newest is not None and not panel.keys:
             chart.end(line.label, newest, color)
-    decimals = min(
-        8, max(4, *(decimals_of(value, 1) for line, value in ahead if not line.helps), 0)
-    )
     for forecast, value in ahead:
-        end, color = shown.last + PROMISED_STEPS, chart.ink["hold" if forecast.helps else "act"]
+        end, color = shown.last + PROMISED_STEPS, chart.ink[forecast.tone]
         chart.stroke([shown.last, end], [value, value], color, meta=forecast.name)
-        words = percent(value) if panel.share else fixed(value, decimals)
+        words = percent(value) if panel.share else pace(value, forecast.entropy)
         chart.end(end_label(forecast.label, words), value, color, step=end, name=forecast.name)
     return chart.figure()
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from isentrope_dashboard import theme
@@ -94,13 +94,14 @@ OVERVIEW: Sequence[Panel] = (
 )
 
 
-MEANINGS = {
+MEANINGS: Mapping[str, str] = {
     metrics.CHANGE_NEGATIVE_LOW: "unlikely tokens, punished",
     metrics.CHANGE_POSITIVE_HIGH: "likely tokens, rewarded",
     metrics.CHANGE_POSITIVE_LOW: "unlikely tokens, rewarded",
     metrics.CHANGE_NEGATIVE_HIGH: "likely tokens, punished",
 }
 """Of the QUADRANTS; the first two lower the entropy."""
+LOWERING = (metrics.CHANGE_NEGATIVE_LOW, metrics.CHANGE_POSITIVE_HIGH)
 _DASHES = ("solid", "5px,3px")
 
 

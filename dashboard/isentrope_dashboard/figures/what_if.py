@@ -90,14 +90,14 @@ def what_if_figure(
             "range": [min(ends[0], places[0]), max(ends[1], places[-1])], "tickvals": places, "ticktext": texts(places), "domain": domain, "fixedrange": True,
             "zeroline": name == "yaxis2", "tickfont": {"size": 10, "color": ink["muted"]},
         }  # fmt: skip
-    chart.level(now, ink["act"], dash="4px,3px", yref="y2")
+    chart.level(now, ink["observed"], dash="4px,3px", yref="y2")
     chart.mark(0, ink["zero"])
     outwards = ticks(0, width, 4)
     places = sorted({sign * place for place in outwards for sign in (-1, 1)})
     figure = chart.figure()
     figure["layout"] |= {
         "meta": {
-            "reach": width, "unchanged": f"unchanged {change(now)}",
+            "reach": width, "unchanged": f"as now {change(now)}",
             "pace": "pace, nats a step" if curves.low.pace else "pace: no gain is known yet",
         },
         "margin": MARGIN,

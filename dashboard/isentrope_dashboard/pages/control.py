@@ -37,6 +37,7 @@ from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient, ControlConflict
+from isentrope_dashboard import formatting
 from isentrope_dashboard import view as views
 from isentrope_dashboard.components import control_card as card
 from isentrope_dashboard.components.basics import card as plain_card
@@ -48,7 +49,6 @@ from isentrope_dashboard.figures.chart import Scale
 from isentrope_dashboard.figures.panel import Forecast
 from isentrope_dashboard.formatting import (
     MISSING,
-    change,
     changes,
     describe,
     number,
@@ -344,7 +344,9 @@ def shown_preview(
             "chart-entropy": _line(
                 [scale.at(at) for at in course.step], course.entropy, label, number(ahead)
             ),
-            "chart-change": _line(ends, [pace, pace], label, change(pace)),
+            "chart-change": _line(
+                ends, [pace, pace], label, formatting.pace(pace, preview.entropy)
+            ),
             "chart-clip": _line(
                 ends, [preview.clip_fraction] * 2, label, percent(preview.clip_fraction)
             ),
@@ -352,7 +354,7 @@ def shown_preview(
     return {
         card.CLIPPED: percent(preview.clip_fraction),
         card.CLIPPED_SPREAD: spread,
-        card.CHANGE: change(pace),
+        card.CHANGE: formatting.pace(pace, preview.entropy),
         card.ENTROPY: number(ahead),
         card.PREVIEW: drawn,
     }

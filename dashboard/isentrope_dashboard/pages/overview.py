@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, TypeAlias
@@ -17,20 +17,29 @@ from dash import html
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
 from isentrope_dashboard.components import control_card as card
-from isentrope_dashboard.components.basics import icon, row, sparkline, text, with_symbols
+from isentrope_dashboard.components.basics import icon, plain, row, sparkline, text
 from isentrope_dashboard.components.header import LEVELS, STATUS
 from isentrope_dashboard.figures.chart import EMPTY, smoothed
 from isentrope_dashboard.figures.panel import Forecast
-from isentrope_dashboard.figures.panels import OVERVIEW
-from isentrope_dashboard.formatting import change, number, percent, significant
+from isentrope_dashboard.figures.panels import LOWERING, MEANINGS, OVERVIEW
+from isentrope_dashboard.formatting import (
+    LEVEL,
+    MISSING,
+    number,
+    pace,
+    percent,
+    significant,
+)
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages import charts, compare, control
 from isentrope_dashboard.view import View
 from isentrope_wire import metrics
-from isentrope_wire.answers import RunDetail, SeriesColumns, Status
+from isentrope_wire.answers import HealthLevel, RunDetail, SeriesColumns, Status
 from isentrope_wire.control import Control
+from isentrope_wire.diagnosis.effect import PROMISED_STEPS
 from isentrope_wire.diagnosis.health import Diagnosis
 from isentrope_wire.diagnosis.outlook import Outlook
+from isentrope_wire.diagnosis.pull import Cause
 
 FIRST_STEPS = 10
 LAST_STEPS = 20
@@ -79,27 +88,37 @@ async def read(client: AsyncClient, view: View) -> Values:
     nothing = "None was reported" if run.status.is_over else ""
     return {
         "health": health_line(diagnosis, run),
-        "kpis": [
-            kpi_card(
-                kpi,
-                *(
-                    series.get(kpi.metric, EMPTY)
-                    for series in (early.series, shown.series, newest.series)
-                ),
-            )
-            for kpi in KPIS
-        ],
+        "kpis": kpi_cards(diagnosis, early.series, shown.series, newest.series),
         **{f"chart-{panel.name}": charts.figure(panel, shown, nothing) for panel in OVERVIEW},
         **control.card_values(run, me, history, alerts[: card.ALERTS_SHOWN]),
         **control.form_values(view, run, wanted, outlook, shown.scale),
     }
 
 
+_TONES = {
+    HealthLevel.ACT: "act",
+    HealthLevel.WATCH: "act",
+    HealthLevel.HOLDING: "hold",
+    HealthLevel.HEALTHY: "hold",
+}
+"""Colour of what goes on as now."""
+
+
 def forecasts(outlook: Outlook) -> list[Forecast]:
-    """Where the entropy goes: unchanged, and under the suggested control."""
-    diagnosis = outlook.diagnosis
-    pace = None if diagnosis.mean_pace is None else diagnosis.mean_pace.value
-    lines = [Forecast(label="unchanged", course=diagnosis.forecast, pace=pace)]
+    """Where the entropy goes: as now, and under the suggested control."""
+    diagnosis, mean = outlook.diagnosis, outlook.diagnosis.mean_pace
+    score = diagnosis.forecast_score
+    lines = [
+        Forecast(
+            label="as now",
+            course=diagnosis.forecast,
+            pace=None if mean is None else mean.value,
+            entropy=diagnosis.entropy,
+            tone=_TONES.get(diagnosis.level, "observed"),
+            has_band=True,
+            is_drawn=score is None or score.is_better,
+        )
+    ]
     if diagnosis.suggestion is not None and outlook.suggested is not None:
         suggested = Control.from_document(diagnosis.suggestion.control)
         lines.append(Forecast.of(outlook.suggested, suggested))
@@ -137,39 +156,33 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
         word, tone, _ = STATUS[run.status]
         drawing, look = "alert" if tone == "act" else "clock", tone
         message = _sentence(message.removeprefix(f"{word}: "))
-    why: list[Any] = [message]
-    if diagnosis.cause is not None:
-        why += [" ", *with_symbols(_sentence(diagnosis.cause.message))]
-    cure: list[Any] = []
-    if diagnosis.suggestion is not None:
-        head, colon, rest = diagnosis.suggestion.message.partition(":")
-        cure = [html.B(head + colon), rest]
-    elif diagnosis.verdict is not None:
-        cure = [html.B(f"v{diagnosis.verdict.version}: "), diagnosis.verdict.message]
-    score = diagnosis.forecast_score
-    if score is not None and diagnosis.forecast is not None:
-        off, nothing = number(score.mean_error), number(score.unchanged_error)
-        words = f"Forecasts of {score.horizon} steps were off by {off} nats on average; that nothing changes, by {nothing}."
-        cure.append(html.Div(words, className="dim small"))
+    cure = [] if run.status == Status.FAILED else _cure(diagnosis)
     buttons: list[Any] = []
-    if diagnosis.cause is not None:
+    link = ("tokens", "See the tokens") if diagnosis.cause is not None else None
+    if run.status == Status.FAILED:
+        link = ("config", "See the last output")
+    if link is not None:
+        tab, label = link
         buttons.append(
-            html.A("See the tokens", href="?tab=tokens", className="dim", **{"data-tab": "tokens"})
+            html.A(label, href=f"?tab={tab}", className="dim", **{"data-tab": tab}),
         )
     if diagnosis.suggestion is not None:
         document = diagnosis.suggestion.control
         fill = json.dumps({"document": document, "reason": document.get("reason") or ""})
-        label = ["Try it", icon("arrow", 14)]
+        words = ["Try it", icon("arrow", 14)]
         buttons.append(
             html.Button(
-                label, id=TRY, type="button", className="button main", **{"data-fill": fill}
+                words, id=TRY, type="button", className="button main", **{"data-fill": fill}
             )
         )
     return html.Div(
         [
             html.Div([icon(drawing, 18), word], className="flag"),
             html.Div(
-                [html.Div(why, className="why num"), html.Div(cure, className="cure num")],
+                [
+                    html.Div(message, className="why num", title=_all_in_words(message, diagnosis)),
+                    html.Div(cure, className="cure num", title=plain(cure)),
+                ],
                 className="spacer",
             ),
             *buttons,
@@ -177,6 +190,44 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
         className=f"health {look}".strip(),
         role="status",
     )
+
+
+def _cure(diagnosis: Diagnosis) -> list[Any]:
+    """The cause in words, and what would stop it; without a suggestion what became of the newest
+    control."""
+    words: list[Any] = []
+    if diagnosis.cause is not None:
+        words.append(f"{cause_in_words(diagnosis.cause)} ")
+    if diagnosis.suggestion is not None:
+        head, _, rest = diagnosis.suggestion.message.partition(":")
+        if diagnosis.suggestion.clip_fraction is not None:
+            # The paces are in the chart and in the card.
+            rest = f" clips {percent(diagnosis.suggestion.clip_fraction)}."
+        words += [html.B(f"{head}:"), rest] if rest else [html.B(head)]
+    elif diagnosis.verdict is not None:
+        words += [html.B(f"v{diagnosis.verdict.version}: "), diagnosis.verdict.message]
+    return words
+
+
+def cause_in_words(cause: Cause) -> str:
+    """`Unlikely tokens that are punished pull it down.`"""
+    way = "down" if cause.quadrant in LOWERING else "up"
+    return _sentence(f"{MEANINGS[cause.quadrant].replace(', ', ' that are ')} pull it {way}")
+
+
+def _all_in_words(message: str, diagnosis: Diagnosis) -> str:
+    """The line in full, with its cause in symbols and the score of its forecasts."""
+    words = [message]
+    if diagnosis.cause is not None:
+        words.append(_sentence(diagnosis.cause.message))
+    score = diagnosis.forecast_score
+    if score is not None and diagnosis.forecast is not None:
+        off, nothing = number(score.mean_error), number(score.unchanged_error)
+        words.append(
+            f"Forecasts of {score.horizon} steps were off by {off} nats on average; that nothing "
+            f"changes, by {nothing}."
+        )
+    return " ".join(words)
 
 
 def _sentence(words: str) -> str:
@@ -221,14 +272,6 @@ def _in_percent(early: float | None, now: float | None) -> Against:
     )
 
 
-def _as_a_share(early: float | None, now: float | None) -> Against:
-    if early is None or now is None:
-        return "", "", "not calibrated"
-    if early == 0 or not math.isfinite(now) or now / early < 0:
-        return "", "", f"early {change(early)}"
-    return percent(now / early, 0), "", f"of early pace {change(early)}"
-
-
 def _in_points(early: float | None, now: float | None) -> Against:
     if early is None or now is None:
         return "", "", "" if early is None else f"early {percent(early)}"
@@ -239,7 +282,6 @@ def _in_points(early: float | None, now: float | None) -> Against:
 KPIS = (
     Kpi("Entropy", "nats", metrics.ENTROPY_MEAN, number, _in_percent),
     Kpi("Reward", "mean", metrics.REWARD_MEAN, sized, _in_percent),
-    Kpi("Predicted ΔH", "nats a step", metrics.ENTROPY_PREDICTED_CHANGE, change, _as_a_share),
     Kpi("Clipped", "of tokens", metrics.CLIP_FRACTION, percent, _in_points),
 )
 
@@ -255,13 +297,46 @@ def kpi_card(
     newest = last.value[-metrics.NEWEST_STEPS :]
     known = [value for value in newest if math.isfinite(value)]
     now = median(known) if known else (math.nan if newest else None)
-    difference, tone, early = kpi.against(level.level, now)
+    return _card_of(kpi.title, kpi.unit, kpi.written(now), kpi.against(level.level, now), course)
+
+
+def kpi_cards(
+    diagnosis: Diagnosis,
+    early: Mapping[str, SeriesColumns],
+    shown: Mapping[str, SeriesColumns],
+    newest: Mapping[str, SeriesColumns],
+) -> list[html.Section]:
+    """Entropy, reward, pace and clipped share."""
+    cards = [
+        kpi_card(kpi, *(series.get(kpi.metric, EMPTY) for series in (early, shown, newest)))
+        for kpi in KPIS
+    ]
+    course = shown.get(metrics.ENTROPY_PREDICTED_CHANGE, EMPTY)
+    return [*cards[:2], pace_card(diagnosis, course), *cards[2:]]
+
+
+def pace_card(diagnosis: Diagnosis, course: SeriesColumns) -> html.Section:
+    """The mean pace of the next steps as a share of the entropy: the one that charts, suggestions
+    and verdicts are about."""
+    unit = f"next {PROMISED_STEPS} steps"
+    if diagnosis.mean_pace is None or not diagnosis.entropy:
+        return _card_of("Pace", unit, MISSING, ("", "", ""), course)
+    nats, entropy = diagnosis.mean_pace.value, diagnosis.entropy
+    words = pace(nats, entropy)
+    if words == LEVEL:
+        return _card_of("Pace", unit, LEVEL, ("", "", "moves by less than 1 % in 50 steps"), course)
+    share = f"{number(100 * nats / entropy, 1, signed=True)}\N{NO-BREAK SPACE}% a step"
+    return _card_of("Pace", unit, share, ("", "", f"{words} nats a step"), course)
+
+
+def _card_of(
+    title: str, unit: str, value: str, against: Against, course: SeriesColumns
+) -> html.Section:
+    difference, tone, early = against
     words = html.Div(
         [
-            html.Div(
-                [html.H2(kpi.title, className="kpi-title"), text(kpi.unit, "dim")], className="row"
-            ),
-            html.Div(kpi.written(now), className="kpi-value"),
+            html.Div([html.H2(title, className="kpi-title"), text(unit, "dim")], className="row"),
+            html.Div(value, className="kpi-value"),
             row(
                 html.Span(difference, className=f"difference {tone}".strip()),
                 html.Span(early, className="small dim num"),

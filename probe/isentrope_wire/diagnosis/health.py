@@ -48,7 +48,6 @@ from isentrope_wire.diagnosis.effect import (
 from isentrope_wire.diagnosis.guard import WINDOW as REWARDS
 from isentrope_wire.diagnosis.guard import lost_reward
 from isentrope_wire.diagnosis.pull import Cause, cause_of
-from isentrope_wire.diagnosis.slope import slope_of
 from isentrope_wire.diagnosis.trust import PredictionTrust, prediction_trust
 from isentrope_wire.hold_decision import Action, HoldStatus, control_under
 from isentrope_wire.methods import Method
@@ -872,38 +871,25 @@ def _course_in_words(state: _State, course: Course) -> str:
         return f"Entropy holds at {_nats(course.entropy)} nats, {since:,} steps after version {version} was applied."
     lost = state.share_lost
     if lost is None:
-        return f"Entropy {_moves(pace.value) if state.direction else 'is level'}, at {_nats(course.entropy)} nats."
-    so_far = f"Entropy has {_change_in_words(state, course, over='in').partition(' ')[2]}"
+        return f"Entropy {_goes(pace.value) if state.direction else 'is level'}, at {_nats(course.entropy)} nats."
+    so_far = f"Entropy has {_moved_in_words(lost)}"
     if state.direction == 0:
         if state.is_level and abs(lost) < _SLIGHT:
             return f"Entropy is level at {_nats(course.entropy)} nats{_from_early(lost)}."
         return f"{so_far} and {'is level' if state.is_level else 'has no clear trend'} now, at {_nats(course.entropy)} nats."
-    said = f"{so_far} and {_moves(pace.value)} now{_to_come(course)}"
-    return f"{said}{_with_reward(measured.rewards)}." if pace.value < 0 < lost else f"{said}."
+    return f"{so_far} and {_goes(pace.value)}{_to_come(course)}."
 
 
 def _to_come(course: Course) -> str:
-    """`, to 0.21 nats in 50 steps (0.14 to 0.30)`, or where the forecast turns, `; forecast: 0.21
-    nats ...`."""
+    """`: 0.21 nats in 50 steps (0.14 to 0.30)`; where this run's forecasts were no better than that
+    nothing changes, their band alone."""
     found = course.forecast()
     if found is None:
         return ""
     middle, low, high = (_nats(column[-1]) for column in (found.entropy, found.low, found.high))
-    goes_on = (found.entropy[-1] - course.entropy) * course.rate > 0
-    return (
-        f"{', to' if goes_on else '; forecast:'} {middle} nats in {AHEAD} steps ({low} to {high})"
-    )
-
-
-def _with_reward(rewards: Mapping[int, float]) -> str:
-    """Where the reward rises as the entropy falls: the policy may just become right."""
-    slope = slope_of([*rewards], [*rewards.values()])
-    if slope is None or slope.direction <= 0:
-        return ""
-    values = [*rewards.values()]
-    size = max(1, min(LEAST_POINTS, len(values) // 2))
-    first, last = fmean(values[:size]), fmean(values[-size:])
-    return f"; the reward rises with it ({first:.2g} to {last:.2g})" if last > first else ""
+    if course.score is not None and not course.score.is_better:
+        return f": {low} to {high} nats in {AHEAD} steps"
+    return f": {middle} nats in {AHEAD} steps ({low} to {high})"
 
 
 def _held_in_words(state: _State, course: Course, target: float) -> str:
@@ -919,12 +905,10 @@ def _held_in_words(state: _State, course: Course, target: float) -> str:
         return f"Entropy is held at {_nats(course.entropy)} nats, {where}."
     verdict = state.measured.verdict
     if state.direction * off < 0:
-        return (
-            f"Entropy is {where} and approaches it by {_pace_text(state.pace.value)} nats a step."
-        )
+        return f"Entropy is {where} and approaches it."
     if not state.direction and verdict is not None and verdict.outcome == Outcome.APPROACHING:
         return f"Entropy is {where} and approaches it."
-    return f"Entropy is {where} and {_moves(state.pace.value) if state.direction else 'level'}."
+    return f"Entropy is {where} and {_goes(state.pace.value) if state.direction else 'level'}."
 
 
 def _change_in_words(state: _State, course: Course, *, over: str) -> str:
@@ -932,12 +916,13 @@ def _change_in_words(state: _State, course: Course, *, over: str) -> str:
     lost = state.share_lost
     if lost is None:
         return f"Entropy was {_nats(course.entropy)} nats {over} {state.age:,} steps"
-    moved = (
-        f"{'lost' if lost > 0 else 'gained'} {percent(abs(lost))}"
-        if abs(lost) >= 0.005
-        else "kept its early level"
-    )
-    return f"Entropy {moved} {over} {state.age:,} steps"
+    return f"Entropy {_moved_in_words(lost)} {over} {state.age:,} steps"
+
+
+def _moved_in_words(lost: float) -> str:
+    if abs(lost) < 0.005:
+        return "kept its early level"
+    return f"{'lost' if lost > 0 else 'gained'} {percent(abs(lost))}"
 
 
 def _from_early(lost: float) -> str:
@@ -946,12 +931,8 @@ def _from_early(lost: float) -> str:
     return f", {percent(abs(lost))} {'below' if lost > 0 else 'above'} its early level"
 
 
-def _moves(slope: float) -> str:
-    return f"{'falls' if slope < 0 else 'rises'} by {_pace_text(slope)} nats a step"
-
-
-def _pace_text(slope: float) -> str:
-    return fixed(abs(slope), max(4, decimals_of(slope, 1)))
+def _goes(slope: float) -> str:
+    return "falls" if slope < 0 else "rises"
 
 
 def _in_one_digit(steps: float) -> int:
