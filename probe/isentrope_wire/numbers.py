@@ -29,6 +29,15 @@ def is_finite_number(value: object) -> TypeGuard[float]:
         return False
 
 
+LARGEST_USABLE = 1e100
+"""Numbers beyond it are no measurements, and their squares, or sums of these, no numbers."""
+
+
+def is_usable(value: float) -> bool:
+    """Whether a reported number can be calculated with; NaN can't."""
+    return -LARGEST_USABLE <= value <= LARGEST_USABLE
+
+
 def shown(value: object) -> str:
     """For an error's sentence: no longer than it can be read."""
     try:

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.errors import IsentropeError
 from isentrope_wire.methods import SUGGESTED, threshold_methods
-from isentrope_wire.numbers import Answer, Number
+from isentrope_wire.numbers import Answer, Number, is_usable
 
 FINE_EDGES = 101
 """0, 0.05, 0.10 ... 5: every position of the dashboard's sliders."""
@@ -118,6 +118,12 @@ class WhatIfSums(Answer):
         return sum(change for change in changes if change < 0), sum(
             change for change in changes if change > 0
         )
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether its sums can be calculated with."""
+        changes = [change for sums in self.by_method.values() for change in sums.change_sums]
+        return all(map(is_usable, (self.change_sum, *changes)))
 
     def scaled(self, factor: float) -> WhatIfSums:
         by_method = {

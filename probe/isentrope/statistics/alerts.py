@@ -23,7 +23,7 @@ from isentrope_wire.diagnosis.measures import Measures
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, cause_of, change_parts, mean_parts
 from isentrope_wire.diagnosis.story import Excused, cause_among, follows, is_no_collapse
 from isentrope_wire.hold_decision import HoldStatus
-from isentrope_wire.numbers import part_of, percent
+from isentrope_wire.numbers import is_usable, part_of, percent
 from isentrope_wire.reports import (
     HOLD_STATE,
     HOLD_WHY,
@@ -133,10 +133,10 @@ class AlertWatch:
     ) -> tuple[Alert, ...]:
         """Find the alerts of the next step; it ran under `active`, and `gradient` is about its
         gradients."""
-        finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
+        finite = {name: value for name, value in scalars.items() if is_usable(value)}
         self.measures.add(scalars)
         self._parts.append((step, change_parts(finite)))
-        if what_if is not None and what_if.tokens:
+        if what_if is not None and what_if.tokens and what_if.is_usable:
             self._what_if.append(what_if)
             self._gains.append(finite.get(metrics.ENTROPY_GAIN, math.nan))
         dead = labels.get("control/dead")
@@ -237,10 +237,10 @@ class AlertWatch:
         self, step: int, scalars: Mapping[str, float], active: ControlSnapshot | None
     ) -> list[Alert]:
         """Collapse and explosion."""
-        entropy, target = (
-            self.measures.newest(metrics.ENTROPY_MEAN),
-            scalars.get(metrics.HOLD_TARGET),
-        )
+        entropy = self.measures.newest(metrics.ENTROPY_MEAN)
+        target = scalars.get(metrics.HOLD_TARGET)
+        if target is not None and target <= 0:
+            target = None
         if entropy is None or (self.course.steps and step <= self.course.step):
             return []
         gain, version = scalars.get(metrics.ENTROPY_GAIN), 0 if active is None else active.version

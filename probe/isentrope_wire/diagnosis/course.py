@@ -87,8 +87,9 @@ language model it was 1.8."""
 _UNEXPLAINED = 0.25
 """Where the updates changed their own tokens' entropy by less than this share of a fall, the
 prompts changed."""
-_FLOOR = 1e-6
-"""In nats; a smaller entropy counts as this one, for the log of 0 is no number."""
+_FLOOR, _CEILING = 1e-6, 1e6
+"""In nats; an entropy, or a change of one, beyond counts as this one: the log of 0 is no number,
+nor the exponential of a large one."""
 
 
 @dataclass(slots=True)
@@ -216,6 +217,7 @@ class Course:
             The kinds that became more urgent with this step, or lost or gained another half: 1
             watch, 2 act.
         """
+        entropy = min(entropy, _CEILING)
         z, passed = math.log(max(entropy, _FLOOR)), step - self.step if self.steps else 1
         self.early.add(entropy)
         self.step, self.steps, self.age = step, self.steps + 1, self.age + passed
@@ -230,7 +232,7 @@ class Course:
             self._under_control += 1
         self._explained = min(max(explained or 0.0, 0.0), 1.0)
         if by_control is not None:
-            self._added.append(self.own_share * by_control)
+            self._added.append(self.own_share * _bounded(by_control))
             self._by_control = fmean(self._added)
         self.newest.append(z)
         self.level = median(self.newest)
@@ -241,7 +243,7 @@ class Course:
         pace = self.pace
         self.directions.append(0 if pace is None else pace.direction)
         self._moved.append(
-            (self.level, None if observed is None else observed / max(entropy, _FLOOR))
+            (self.level, None if observed is None else _bounded(observed) / max(entropy, _FLOOR))
         )
         if target is None and self.steps >= _LEAST_FORECAST and self.steps % _ORIGIN_EVERY == 0:
             self._origins.append(_Origin(step, self._start, self.level, self._going_on))
@@ -378,7 +380,8 @@ class Course:
         now = math.exp(self._start)
         share = added / now
         grown = math.exp(share) if share < 1 else math.e * share
-        return now * math.exp(self.gone_in(steps)) * grown
+        most = math.log(_CEILING) - self._start
+        return max(now * math.exp(min(self.gone_in(steps), most)) * grown, _FLOOR)
 
     def mean_pace(self, steps: int, change: float = 0.0, error: float = 0.0) -> Estimate | None:
         """Forecast mean change of the entropy over the next steps, in nats a step, with a 90 %
@@ -473,6 +476,7 @@ class Course:
                 origin.place < len(_HORIZONS) and self.step >= origin.step + _HORIZONS[origin.place]
             ):
                 expected = origin.start + self.gone_in(_HORIZONS[origin.place], origin.rate)
+                expected = min(expected, math.log(_CEILING))
                 self._errors[origin.place].append(abs(z - expected))
                 count, errors, unchanged = self._scored[origin.place]
                 came = math.exp(z)
@@ -499,7 +503,8 @@ class Course:
                 usual, NORMAL_95 * math.sqrt(max(noise**2 - _USUAL_NOISE**2, 0.0)), moved
             )
             errors = sorted([*own, *(widened * one for one in _USUAL)])
-            widths.append(errors[math.ceil(0.9 * (len(errors) + 1)) - 1])
+            width = errors[math.ceil(0.9 * (len(errors) + 1)) - 1]
+            widths.append(min(width, math.log(_CEILING)))
         widths, found = [*accumulate(widths, max)], []
         for (left, right), (low, high) in zip(pairwise(_HORIZONS), pairwise(widths), strict=True):
             part = (high - low) / (right - left)
@@ -552,7 +557,7 @@ class Course:
             The urgency where it is news, else 0.
         """
         way, state = DIRECTIONS[kind], self._urgencies[kind]
-        before, gone = state.now, way * (self.level - math.log(base))
+        before, gone = state.now, way * (self.level - math.log(max(base, _FLOOR)))
         left = math.exp(-gone)
         if before == 0 and left > WATCH_LEFT:
             state.expected = 0
@@ -618,6 +623,10 @@ class Course:
         known = [moved for _, moved in steps[1:] if moved is not None]
         change = way * (steps[-1][0] - steps[0][0])
         return len(known) < len(steps) / 2 or way * sum(known) >= _UNEXPLAINED * change
+
+
+def _bounded(nats: float) -> float:
+    return min(max(nats, -_CEILING), _CEILING)
 
 
 def own_share(moved: Sequence[tuple[float, float | None]]) -> float:

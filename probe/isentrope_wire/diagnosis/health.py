@@ -51,7 +51,7 @@ from isentrope_wire.diagnosis.pull import Cause, cause_of
 from isentrope_wire.diagnosis.trust import PredictionTrust, prediction_trust
 from isentrope_wire.hold_decision import Action, HoldStatus, control_under
 from isentrope_wire.methods import Method
-from isentrope_wire.numbers import Answer, Number, decimals_of, fixed, in_round, percent
+from isentrope_wire.numbers import Answer, Number, decimals_of, fixed, in_round, is_usable, percent
 from isentrope_wire.numbers import nats as _nats
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel, error_in_a_line
 from isentrope_wire.what_if import knows
@@ -216,7 +216,7 @@ class Measured:
     def course(self) -> Course | None:
         """None where no finite entropy was reported."""
         finite = [
-            (step, value) for step, value in sorted(self.entropies.items()) if math.isfinite(value)
+            (step, value) for step, value in sorted(self.entropies.items()) if is_usable(value)
         ]
         if not finite or self.step is None:
             return None
@@ -394,7 +394,7 @@ def _decision(state: _State, control: Control) -> Action | None:
     measured, course = state.measured, state.course
     if course is None or not measured.last.sums or measured.step is None:
         return None
-    highest = max([*filter(math.isfinite, measured.entropies.values()), state.early or 0.0])
+    highest = max([*filter(is_usable, measured.entropies.values()), state.early or 0.0])
     return expected_action(
         control, measured.last, measured.step, course.entropy, state.early, highest
     )
@@ -944,5 +944,5 @@ def _mu(mu: float) -> str:
 
 
 def finite(values: Iterable[tuple[int, float]]) -> dict[int, float]:
-    """Step -> value, of the values that are finite."""
-    return {step: value for step, value in values if math.isfinite(value)}
+    """Step -> value, of the values that can be calculated with."""
+    return {step: value for step, value in values if is_usable(value)}

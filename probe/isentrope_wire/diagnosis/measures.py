@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from isentrope_wire import metrics
 from isentrope_wire.diagnosis.traces import Change, Trace
+from isentrope_wire.numbers import is_usable
 
 READ = (
     metrics.ADVANTAGE_STD,
@@ -108,7 +109,7 @@ class Measures:
                 continue
             if not math.isfinite(value):
                 self.not_finite.append(name)
-            elif quantity not in values or name == quantity:
+            elif is_usable(value) and (quantity not in values or name == quantity):
                 values[quantity] = value
         held_out = {name: values.pop(name) for name in [*values] if name.startswith(HELD_OUT)}
         self._add_held_out(at, held_out)

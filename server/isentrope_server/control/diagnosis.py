@@ -27,6 +27,7 @@ from isentrope_wire.diagnosis.course import DIRECTIONS, STEPS_READ
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps
 from isentrope_wire.diagnosis.health import Measured, counts_since
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, change_parts
+from isentrope_wire.numbers import is_usable
 
 _COURSE = (
     metrics.ENTROPY_MEAN,
@@ -114,7 +115,9 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         if interventions
         else {},
         explained=explained,
-        targets=finite(last[metrics.HOLD_TARGET]),
+        targets={
+            step: target for step, target in finite(last[metrics.HOLD_TARGET]).items() if target > 0
+        },
         is_acting=run.step in finite(last[metrics.HOLD_MU]),
         rewards=finite(last[metrics.REWARD_MEAN]),
         applied_steps=[step for _, step in controls.applied_steps(connection, run.key)],
@@ -137,7 +140,11 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         return found
     control = run_control(connection, run)
     parts = _last_parts(last)
-    what_if = attachments.read_what_if(connection, run.key, steps=EFFECT_STEPS)
+    what_if = [
+        (step, sums)
+        for step, sums in attachments.read_what_if(connection, run.key, steps=EFFECT_STEPS)
+        if sums.is_usable
+    ]
     newest_gain = next(reversed(gains.values()), None)
     step_gains = list[float]()
     if newest_gain is not None:
@@ -162,7 +169,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
             gains=step_gains,
             gain_error=next(reversed(gain_errors.values()), None),
             of_unseen=bool(unseen),
-            scalars=None if newest_report is None else newest_report.scalars,
+            scalars=None if newest_report is None else _usable(newest_report.scalars),
         ),
         alert=next(
             (
@@ -201,6 +208,10 @@ def first_step(connection: Connection, run: Run) -> int | None:
     """The lowest step that any attempt of the run reported."""
     firsts = (incarnation.first_step for incarnation in streams.incarnations(connection, run.key))
     return min((first for first in firsts if first is not None), default=None)
+
+
+def _usable(scalars: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in scalars.items() if is_usable(value)}
 
 
 def _last_parts(last: Mapping[str, Series]) -> dict[int, dict[str, float]]:

@@ -84,7 +84,7 @@ def _verdicts(
         moved = [
             (math.log(median_at(entropies, at)), own[at] / entropies[at])
             for at in own
-            if entropies.get(at, 0.0) > 0
+            if entropies.get(at, 0.0) > 0 and median_at(entropies, at) > 0
         ]
         share = 1.0 if unseen or not moved else own_share(moved[-AHEAD:])
         verdict = verdict_on(
