@@ -61,6 +61,9 @@ class ProbeConfig:
     coupling: Coupling | None = None
     """What a coupled prediction is made by, see `isentrope.statistics.coupling`. None: there is
     none."""
+    coupling_samples: int | None = None
+    """Completions that the entropy's gradient is taken from, where an adapter draws or chooses
+    them. None: the adapter's own share."""
     coupling_every: int = 1
     influence_every: int = 0
     texts: bool = True
@@ -98,9 +101,14 @@ class ProbeConfig:
                 raise ConfigurationError(
                     f"{name} must be one of {', '.join(map(str, words))}; got {value!r}."
                 )
-        for name in ("coupling_every", "planned_steps"):
+        for name in ("coupling_every", "coupling_samples", "planned_steps"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise ConfigurationError(f"{name} must be at least 1, got {number}.")
+        if self.coupling_samples is not None and self.coupling is None:
+            raise ConfigurationError(
+                "coupling_samples says what a coupled prediction is made from: give coupling= "
+                f'"last_block" or "model" with it; got coupling_samples={self.coupling_samples}.'
+            )
         if self.influence_every < 0 or (self.influence_every and self.coupling != "model"):
             got = f"got {self.influence_every} with coupling={self.coupling!r}"
             raise ConfigurationError(

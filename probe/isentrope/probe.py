@@ -104,6 +104,7 @@ class Probe:
         mode: str | None = None,
         threshold_source: ThresholdSource = "auto",
         coupling: Coupling | None = None,
+        coupling_samples: int | None = None,
         coupling_every: int = 1,
         influence_every: int = 0,
         tags: Sequence[str] = (),
@@ -130,6 +131,9 @@ class Probe:
                 and scores after the update in `step`: by the weights of the model's last block
                 ("last_block"), or by all ("model"). Default: `ISENTROPE_COUPLING`, or none: from
                 the theory of free logits.
+            coupling_samples: completions that this gradient is taken from, where `attach` or the
+                reference trainer chooses them: more are truer and cost more. Default: their own
+                share. A loop of its own gives as many as it likes to `step` as `unseen`.
             coupling_every: steps from one such gradient to the next: one more backward pass over
                 what is scored.
             influence_every: steps from one measurement of each token's influence on the entropy to
@@ -170,6 +174,7 @@ class Probe:
                 planned_steps=planned_steps,
                 threshold_source=threshold_source,
                 coupling=coupling,
+                coupling_samples=coupling_samples,
                 coupling_every=coupling_every,
                 influence_every=influence_every,
                 rank_and_world_size=None if ranks is None else (ranks.rank, ranks.size),

@@ -167,5 +167,16 @@ def test_influences_that_cannot_be_had_are_left_out(
     )
     assert ("entropy/influence_check" in report.scalars) == (about not in REFUSED)
     assert not INFLUENCES.values() & report.scalars.keys()
-    with pytest.raises(ConfigurationError, match='coupling="model"'):
-        isentrope.Probe(mode="disabled", coupling="last_block", influence_every=5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"coupling": "last_block", "influence_every": 5}, 'coupling="model"'),
+        ({"coupling_samples": 64}, "coupling="),
+        ({"coupling": "model", "coupling_samples": 0}, "at least 1, got 0"),
+    ],
+)
+def test_settings_without_effect_are_refused(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        isentrope.Probe(mode="disabled", **settings)

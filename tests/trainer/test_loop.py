@@ -98,6 +98,21 @@ def test_held_out_problems_are_evaluated_every_few_steps(
     ] == evaluated
 
 
+def test_coupling_samples_are_in_the_panel_after_eight_updates(
+    tiny_policy_config: PolicyConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    sample = Policy.sample
+
+    def counted(self: Policy, prompts: list[str], count: int, *given: object, **named: object):  # type: ignore[no-untyped-def]
+        drawn.extend([len(prompts)] * (count == 1))
+        return sample(self, prompts, count, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Policy, "sample", counted)
+    trained.__wrapped__(tiny_policy_config, replace(CONFIG, coupling_samples=20))
+    assert drawn == [3, 3, 3]
+
+
 def test_a_run_learns_what_is_rewarded(tiny_policy_config: PolicyConfig) -> None:
     _, reports = trained(
         tiny_policy_config, replace(CONFIG, steps=25, prompts=8, learning_rate=5e-3)

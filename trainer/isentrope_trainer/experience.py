@@ -160,9 +160,7 @@ class Panel:
         """Draw with a generator of its own: the run's own makes the same draws without."""
         if not config.unseen:
             return
-        of_update = config.prompts * config.group_size // config.updates_per_batch
-        fewest = min(FEWEST_DRAWN, of_update // 8)
-        number = min(max(of_update // config.unseen, fewest), MOST_DRAWN) // state.ranks.size or 1
+        number = _completions_drawn(config) // state.ranks.size or 1
         first = _FIRST_PROBLEM + (state.step * state.ranks.size + state.ranks.rank) * number
         drawn = state.policy.sample(
             [task.problem(first + index).prompt for index in range(number)],
@@ -185,6 +183,15 @@ class Panel:
             )
             for part in self._drawn
         ]
+
+
+def _completions_drawn(config: TrainingConfig) -> int:
+    """Before one update, by all ranks."""
+    if config.coupling_samples is not None:
+        return -(-config.coupling_samples // PANEL_STEPS)
+    of_update = config.prompts * config.group_size // config.updates_per_batch
+    fewest = min(FEWEST_DRAWN, of_update // 8)
+    return min(max(of_update // config.unseen, fewest), MOST_DRAWN)
 
 
 PASS_RATE_BINS = ("0", "0-25", "25-50", "50-75", "75-100", "100")

@@ -285,6 +285,11 @@ class TrainingConfig:
         "Predict each update from the entropy's gradient by all weights, or by the last block's.",
         choices=("model", "last_block"),
     )
+    coupling_samples: int | None = option(
+        None,
+        "Predict from so many unseen completions; more are truer and cost more.",
+        unset="8 updates' fractions of --unseen",
+    )
     value: ValueConfig = ValueConfig()
     process_reward: ProcessRewardConfig = ProcessRewardConfig()
     adaptive_entropy: AdaptiveEntropyConfig | None = None
@@ -292,7 +297,9 @@ class TrainingConfig:
     replaces the loss's."""
 
     def __post_init__(self) -> None:
-        _whole_numbers(self, "", "steps", "prompts", "updates_per_batch", lowest=1)
+        _whole_numbers(
+            self, "", "steps", "prompts", "updates_per_batch", "coupling_samples", lowest=1
+        )
         _whole_numbers(self, "", "seed", "sampler_lag", "unseen", lowest=0)
         _whole_numbers(self, "", "group_size", lowest=2)
         _above_zero(self, "", "learning_rate", "max_gradient_norm", "temperature")

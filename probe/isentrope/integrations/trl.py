@@ -109,7 +109,8 @@ def attach(
             control's.
         rescore_tokens: how many tokens of a rank's step, prompts and padding included, are scored
             once more after the update at most, for the observed change. 0: it is not measured.
-            Default: a sixteenth of the step, at least one sequence.
+            Default: with `coupling_samples` so many completions, else a sixteenth of the step, at
+            least one sequence.
         **settings: others of `Probe`, such as `run_id`, `mode` and `trackers`. With
             `threshold_source="first_pass"`: a first pass exists where TRL computes the log-probs
             before the update: always in RLOO, in GRPO where a batch serves several updates.
@@ -450,10 +451,7 @@ class TrainerAttachment(StepReports):
         (rows, tokens), prompt = inputs["completion_ids"].shape, inputs["prompt_ids"].shape[1]
         width, is_first = prompt + tokens, self._room is None
         if self._room is None:
-            sixteenth = rows * width * self._trainer.args.gradient_accumulation_steps // 16
-            self._room = (
-                max(width, sixteenth) if self._rescore_tokens is None else self._rescore_tokens
-            )
+            self._room = self._tokens_to_rescore(rows, width)
         if self._probe.measures_influence:
             self._room = rows * width
         rows = min(rows, max(0, self._room // width))
@@ -465,6 +463,16 @@ class TrainerAttachment(StepReports):
         has_tokens = trl_head.token_mask(inputs)[:, :tokens].any(1)
         chosen = has_tokens.int().argsort(descending=True, stable=True)[:rows]
         return functools.partial(self._rescored, inputs, chosen, tokens)
+
+    def _tokens_to_rescore(self, rows: int, width: int) -> int:
+        """Of a step whose micro-batches have so many rows of so many tokens."""
+        samples = self._probe.config.coupling_samples
+        if self._rescore_tokens is not None:
+            return self._rescore_tokens
+        if samples is not None:
+            return samples * width
+        micro_batches: int = self._trainer.args.gradient_accumulation_steps
+        return max(width, rows * width * micro_batches // 16)
 
     def _rescored(self, inputs: trl_head.Inputs, rows: Tensor, tokens: int) -> TokenScores:
         """Log-probs and entropies of these sequences, by their indices, under the policy as it is

@@ -12,6 +12,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import TrainerCallback
 
+from isentrope.integrations import trl
 from isentrope.integrations.trl import attach, detach
 from isentrope.step_report import ClosedStep
 from isentrope.transport.transport import InMemoryTransport
@@ -351,6 +352,21 @@ def test_only_so_many_tokens_are_scored_again(
     assert all(
         "entropy/observed_change" in report.scalars for report in tiny_trl.reports(transport)
     )
+
+
+def test_coupling_samples_are_scored_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    rescored = trl.TrainerAttachment._rescored
+
+    def counted(self: Any, inputs: Any, chosen: Tensor, tokens: int) -> Any:
+        rows.append(len(chosen))
+        return rescored(self, inputs, chosen, tokens)
+
+    monkeypatch.setattr(trl.TrainerAttachment, "_rescored", counted)
+    trainer = tiny_trl.trainer(tmp_path, steps=1, gradient_accumulation_steps=2)
+    attach(trainer, coupling="model", coupling_samples=6, transport=InMemoryTransport())
+    trainer.train()
+    assert rows == [4, 2]
 
 
 @pytest.mark.parametrize("kind", ["grpo", "rloo"])
