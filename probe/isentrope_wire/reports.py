@@ -354,6 +354,8 @@ hundred of its own."""
 DROPPED_SERIES = "report/dropped_series"
 """Label of a report whose metrics were too many or had too long names: how many were dropped, and
 the first of them."""
+RUN_OF_CALL = "isentrope-run"
+"""Metadata of a call that names its run, quoted: what is refused is not read."""
 DROPPED_PARTS = "report/dropped_parts"
 """The label of a report that lacks parts; its value names them."""
 ERROR_CHARACTERS = 30_000

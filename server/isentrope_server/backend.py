@@ -32,6 +32,7 @@ from isentrope_server.store.database import (
     OtherTables,
     check_file_system,
     in_a_line,
+    refuses_file_writes,
     upgrade,
 )
 from isentrope_server.store.sqlite_file import DamagedFile, check_sound
@@ -158,9 +159,15 @@ def _migrate(database: Database, settings: Settings) -> None:
         ) from error
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         cause = str(getattr(error, "orig", None) or error).strip().replace("\n", " ")
+        what = f"The database {settings.database_name} can't be opened: {cause}."
+        if refuses_file_writes(error):
+            raise StartupError(
+                f"{what} Its disk takes no writes: it is full, mounted read only, over a quota, or "
+                "failing. Make room or mend it, then start again; trainers keep their reports."
+            ) from error
         raise StartupError(
-            f"The database {settings.database_name} can't be opened: {cause}. "
-            "Check the file and its permissions, or set ISENTROPE_HOME or ISENTROPE_DATABASE_URL."
+            f"{what} Check the file and its permissions, or set ISENTROPE_HOME or "
+            "ISENTROPE_DATABASE_URL."
         ) from error
 
 

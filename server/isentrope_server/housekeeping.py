@@ -17,11 +17,13 @@ from typing import Any, TypeVar
 
 from isentrope_server.backend import Backend, RetryPauses, attempt
 from isentrope_server.control.outcomes import expire_overdue
-from isentrope_server.store import access, controls, database, removal
-from isentrope_server.store.reports import packing
+from isentrope_server.store import access, controls, database, removal, runs, streams
+from isentrope_server.store.reports import attachments, packing
 from isentrope_server.store.reports.packing import FullStream, RowsOvertaken
 from isentrope_server.store.rows import ROW_SIZES, RowSizes
 from isentrope_server.store.writer import Transaction
+from isentrope_wire.numbers import printable
+from isentrope_wire.reports import Alert, AlertLevel
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -228,11 +230,42 @@ async def keep_tokens_current(backend: Backend) -> None:
         while True:
             await asyncio.sleep(RELOAD_SECONDS)
             await attempt(backend.reload_tokens(), what="Reading tokens")
+            for run_id, token in backend.tokens.take_refused().items():
+                work = partial(_alert_of_revoked_token, run_id=run_id, token=token, now=time.time())
+                await attempt(backend.write(work, run_id=run_id), what="Noting a revoked token")
             if time.monotonic() - noted_at >= NOTE_USES_SECONDS:
                 noted_at = time.monotonic()
                 await attempt(note_uses(backend), what="Storing last uses of tokens")
     finally:
         await attempt(note_uses(backend), what="Storing last uses of tokens")
+
+
+def _alert_of_revoked_token(transaction: Transaction, run_id: str, token: str, now: float) -> None:
+    """Where the process of a run goes on with a token that was revoked: its reports wait with it,
+    and the run looks as if it had been cut off."""
+    connection = transaction.connection
+    run_key = runs.key_of(connection, run_id)
+    begun = [] if run_key is None else streams.incarnations(connection, run_key)
+    if run_key is None or not begun:
+        return
+    stream = begun[-1].streams[0]
+    alert = Alert(
+        kind="refused",
+        level=AlertLevel.ACT,
+        message=f"The token {printable(token)!r} of this run's training process was revoked: the "
+        "process goes on, and its reports wait on its machine. Write another token into the file "
+        "that its ISENTROPE_TOKEN_FILE names; or, once it has ended, deliver them there with "
+        "`ISENTROPE_TOKEN=... isentrope sync`. Nothing is lost.",
+        evidence={"revoked": now},
+    )
+    attachments.append_servers_alert(
+        connection,
+        alert,
+        stream,
+        position=runs.last_position(connection, run_key),
+        step=stream.last_step or 0,
+        now=now,
+    )
 
 
 async def end_expired_controls(backend: Backend) -> None:

@@ -134,6 +134,7 @@ FAULTS = (
     Fault(control_faults.servers_clock_an_hour_off, in_short_tier=False, needs=COMPILER),
     _shared(operating_faults.torn_copy_synced),
     _shared(operating_faults.token_rotated),
+    _shared(operating_faults.token_revoked),
     _shared(operating_faults.two_trainers, in_short_tier=False),
     _shared(operating_faults.unread_exports, in_short_tier=False),
     _shared(operating_faults.silent_connections, in_short_tier=False),

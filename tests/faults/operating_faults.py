@@ -84,6 +84,45 @@ def token_rotated(stage: Stage) -> Verdict:
     return stage.judge(trainer)
 
 
+def token_revoked(stage: Stage) -> Verdict:
+    """The token of a living run is revoked for good: an alert and the doctor say so, and once it
+    has ended, `sync` with another one brings all at once."""
+    old, new = (stage.api.post("/access-tokens", json={"scope": "ingest"}).json() for _ in range(2))
+    trainer = stage.running_trainer("revoked", environment={"ISENTROPE_TOKEN": old["token"]})
+    assert stage.api.delete(f"/access-tokens/{old['id']}").is_success
+    wait_for(lambda: _state(trainer) is ShipperState.HOLDING, 20.0, "the shipper holds")
+
+    def alerted() -> bool:
+        alerts = stage.api.get("/runs/revoked/alerts").json()["items"]
+        return any("was revoked" in alert["message"] for alert in alerts)
+
+    wait_for(alerted, 20.0, "an alert names the revoked token")
+    environment = stage.server.environment | {
+        "ISENTROPE_HOME": str(stage.folder / "home-revoked"),
+        "ISENTROPE_TOKEN": new["token"],
+    }
+
+    def said_by(*command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "isentrope", *command],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+    doctor = said_by("doctor")
+    trainer.stop()
+    trainer.finish()
+    synced = said_by("sync")
+    verdict = stage.judge(trainer, finish=False)
+    verdict.require("UNAUTHENTICATED" in doctor, f"the doctor said: {doctor}")
+    verdict.require("stored" in synced, f"sync said: {synced}")
+    verdict.hold()
+    return verdict
+
+
 def two_trainers(stage: Stage) -> Verdict:
     """A queue starts a run twice: all reports of both are stored, and an alert names both."""
     first = stage.running_trainer("double")

@@ -12,6 +12,9 @@ import pytest
 from sqlalchemy import Connection, insert, text
 from sqlalchemy.exc import OperationalError
 
+from isentrope_server import backend
+from isentrope_server.errors import StartupError
+from isentrope_server.settings import Settings
 from isentrope_server.store.database import (
     Database,
     NetworkFileSystem,
@@ -155,3 +158,28 @@ def mapped_mebibytes() -> float:
     """What this process has of files in memory."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("RssFile:")[2].split()[0]) / 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("SQLITE_IOERR_WRITE", "takes no writes: it is full, mounted read only, over a quota"),
+        ("SQLITE_READONLY", "takes no writes: it is full, mounted read only, over a quota"),
+        ("SQLITE_CANTOPEN", "Check the file and its permissions"),
+    ],
+)
+def test_a_disk_that_refuses_writes_is_named_at_the_start(
+    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cause = sqlite3.OperationalError("disk I/O error")
+    cause.sqlite_errorname = name
+
+    def refuse(_connection: Connection) -> None:
+        raise OperationalError("PRAGMA", {}, cause)
+
+    monkeypatch.setattr(backend, "upgrade", refuse)
+    settings = Settings(home=tmp_path)
+    database = Database(settings.resolved_database_url)
+    with pytest.raises(StartupError, match=said):
+        backend._migrate(database, settings)
+    database.close()

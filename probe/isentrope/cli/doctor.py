@@ -17,7 +17,7 @@ from isentrope.client.connection import ApiError
 from isentrope.client.credentials import advice_on
 from isentrope.transport.connection import is_answer_of_server, open_channel
 from isentrope.transport.segments import list_segments
-from isentrope.transport.spool_folder import find_spool_folders
+from isentrope.transport.spool_folder import ShipperState, ShipperStatus, find_spool_folders
 from isentrope_wire import environment
 from isentrope_wire.answers import REFUSED, Restored
 from isentrope_wire.errors import ConfigurationError
@@ -189,4 +189,17 @@ def _spool() -> Finding:
             found += (
                 f", to {', '.join(others)}; `isentrope sync --grpc HOST:PORT` to another server"
             )
+    refused = [
+        status
+        for folder in left
+        if (status := ShipperStatus.read(folder.status)) is not None
+        and status.state is ShipperState.HOLDING
+    ]
+    if refused:
+        found += f"; the server refuses {len(refused)} of them ({refused[0].in_words})"
+        advice = (
+            "Give a running training a valid token in the file that its ISENTROPE_TOKEN_FILE names; "
+            "of one that has ended, deliver with ISENTROPE_TOKEN=... isentrope sync."
+        )
+        return Finding(check="spool", ok=False, found=found, advice=advice)
     return Finding(check="spool", ok=True, found=found)

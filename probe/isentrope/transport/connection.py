@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
+from urllib.parse import quote
 
 import grpc
 
@@ -18,6 +19,7 @@ from isentrope_wire.codec import received_control, to_pb
 from isentrope_wire.errors import ConfigurationError, IsentropeError
 from isentrope_wire.reports import (
     PROTOCOL_VERSION,
+    RUN_OF_CALL,
     ControlSnapshot,
     Quarantined,
     Record,
@@ -95,7 +97,9 @@ class TelemetryConnection:
             self._channel = open_channel(target, _CHANNEL_OPTIONS)
         except ConfigurationError as error:
             raise ServerRefuses(str(error)) from error
-        self._metadata = () if bearer is None else (("authorization", bearer),)
+        self._metadata: tuple[tuple[str, str], ...] = ((RUN_OF_CALL, quote(run.run_id)),)
+        if bearer is not None:
+            self._metadata += (("authorization", bearer),)
         self._stub = TelemetryStub(self._channel)
         self._watch_failure: str | None = None
         self._received_at = time.monotonic()

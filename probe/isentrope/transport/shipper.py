@@ -308,6 +308,9 @@ class Shipper:
     def _gave_up(self) -> bool:
         if not self._trainer_is_gone() or self._trainer_gone_at is None:
             return False
+        if self._status.state is ShipperState.HOLDING and self._folder.wanted.exists():
+            # It may have a token that this process can't see.
+            return True
         idle_since = max(self._trainer_gone_at, self._last_success_at)
         return time.monotonic() - idle_since > self._settings.drain_seconds
 

@@ -93,6 +93,8 @@ class SpoolFolder:
         self.log = self.path / "shipper.log"
         self.errors = self.path / "shipper.errors"
         self.end = self.path / "end"
+        self.wanted = self.path / "wanted"
+        """Made by a `sync` that waits for a shipper whose training process has ended."""
 
     @classmethod
     def create(cls, home: Path, run: RunStarted, grpc_target: str) -> SpoolFolder:

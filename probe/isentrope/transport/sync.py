@@ -183,13 +183,18 @@ def _remove_if_delivered(folder: SpoolFolder) -> None:
 
 def _is_free(folder: SpoolFolder, patience_seconds: float) -> bool:
     """Wait until no other process delivers the folder: as long as it gets records stored, and so
-    long without."""
+    long without. One that is refused gives way: it may have an old token."""
     acked_through, stored_at = -1, time.monotonic()
-    while is_held_by_another_process(folder.shipper_lock):
-        status = ShipperStatus.read(folder.status)
-        if status is not None and status.acked_through != acked_through:
-            acked_through, stored_at = status.acked_through, time.monotonic()
-        elif time.monotonic() - stored_at > patience_seconds:
-            return False
-        time.sleep(0.05)
+    try:
+        while is_held_by_another_process(folder.shipper_lock):
+            status = ShipperStatus.read(folder.status)
+            if status is not None and status.acked_through != acked_through:
+                acked_through, stored_at = status.acked_through, time.monotonic()
+            elif time.monotonic() - stored_at > patience_seconds:
+                return False
+            elif status is not None and status.state is ShipperState.HOLDING:
+                folder.wanted.touch()
+            time.sleep(0.05)
+    finally:
+        folder.wanted.unlink(missing_ok=True)
     return True

@@ -23,6 +23,7 @@ from isentrope_server.store.database import (
     is_disk_full,
     is_standby,
     newest_version,
+    refuses_file_writes,
     refuses_writes,
     version_of,
 )
@@ -120,8 +121,7 @@ def _cause_of(error: SQLAlchemyError, database: Database) -> tuple[str, str]:
         return "database_file", database.opened_file.fault
     if is_disk_full(database, error):
         return _DISK_FULL
-    name = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
-    if name.startswith(("SQLITE_IOERR", "SQLITE_READONLY")):
+    if refuses_file_writes(error):
         return "database_unwritable", _UNWRITABLE_FILE
     # The reason is in the log only: the route needs no token.
     return "database_unreachable", "The database doesn't answer."

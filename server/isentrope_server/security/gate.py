@@ -28,6 +28,7 @@ from isentrope_server.security import permissions, sessions
 from isentrope_server.security.tokens import TokenBook
 from isentrope_server.store.access import Principal
 from isentrope_wire.answers import TokenScope
+from isentrope_wire.reports import RUN_OF_CALL
 from isentrope_wire.v1 import telemetry_pb2 as pb
 
 if TYPE_CHECKING:
@@ -411,6 +412,9 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         principal = self._tokens.of_authorization(str(metadata.get("authorization", "")))
         needed = permissions.required_grpc_scope(method)
         if principal is None:
+            self._tokens.note_refused(
+                str(metadata.get("authorization", "")), unquote(str(metadata.get(RUN_OF_CALL, "")))
+            )
             return _refusing(
                 self._figures,
                 method,

@@ -29,6 +29,8 @@ FREE_GUESSES = 10
 GUESS_SECONDS = 1.0
 _FORGOTTEN_SECONDS = 60.0
 _ADDRESSES = 10_000
+_MOST_REFUSED = 1_000
+"""Runs whose trainers are refused, kept until the next second."""
 
 
 class TokenBook:
@@ -39,6 +41,8 @@ class TokenBook:
         self._guesses: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._by_hash: dict[bytes, Principal] = {}
         self._by_id: dict[str, Principal] = {}
+        self._revoked: dict[bytes, str] = {}
+        self._refused: dict[str, str] = {}
         self._reloading = threading.Lock()
         self._last_uses: dict[str, float] = {}
 
@@ -50,6 +54,7 @@ class TokenBook:
         with self._reloading:
             self._by_hash = access.active_principals(connection)
             self._by_id = {principal.token_id: principal for principal in self._by_hash.values()}
+            self._revoked = access.revoked_names(connection)
 
     def of_secret(self, secret: str) -> Principal | None:
         """The active token with this secret. Comparing hashes leaks no timing that helps to guess
@@ -76,6 +81,18 @@ class TokenBook:
             self._guesses.popitem(last=False)
         if count > FREE_GUESSES:
             await asyncio.sleep(GUESS_SECONDS)
+
+    def note_refused(self, header: str, run_id: str) -> None:
+        """Keep that who reports a run has a token that was revoked. One that is only wrong says
+        nothing: anybody can send it."""
+        name = self._revoked.get(secret_hash(header.partition(" ")[2].strip()))
+        if name is not None and run_id and len(self._refused) < _MOST_REFUSED:
+            self._refused[run_id] = name
+
+    def take_refused(self) -> dict[str, str]:
+        """Return and reset the runs whose trainers were refused, with their tokens' names."""
+        refused, self._refused = self._refused, {}
+        return refused
 
     def take_uses(self) -> dict[str, float]:
         """Return and reset when tokens were used, by id."""

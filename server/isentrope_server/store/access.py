@@ -94,6 +94,14 @@ def active_principals(connection: Connection) -> dict[bytes, Principal]:
     }
 
 
+def revoked_names(connection: Connection) -> dict[bytes, str]:
+    """The names of tokens that were revoked, by the hash of their secret."""
+    rows = connection.execute(
+        select(tokens.c.token_hash, tokens.c.name).where(tokens.c.revoked_at.is_not(None))
+    )
+    return {bytes(row.token_hash): row.name for row in rows}
+
+
 def is_known_secret(connection: Connection, secret: str) -> bool:
     """Whether a token, active or revoked, has this secret."""
     found = connection.execute(

@@ -160,6 +160,13 @@ def is_disk_full(database: Database, error: Exception | None = None) -> bool:
     )
 
 
+def refuses_file_writes(error: Exception) -> bool:
+    """Whether the disk of SQLite's file refused a write, by an error. SQLite gives one name to a
+    quota that is used up, a file system that is read only, and a disk that fails."""
+    name = str(getattr(getattr(error, "orig", error), "sqlite_errorname", ""))
+    return name.startswith(("SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_FULL"))
+
+
 def refuses_writes(connection: Connection) -> bool:
     """Whether a database server has writers read only, as managed ones do when their storage runs
     out. `connection` is a writer's: readers are read only anyway."""
