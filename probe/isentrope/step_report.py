@@ -423,10 +423,13 @@ class ReportBuilder:
             alerts = self._alerts.step(
                 report.step, scalars, report.labels, report.what_if, closed.active, gradient
             )
-            share_lost = self._alerts.share_lost
+            share_lost, said = self._alerts.share_lost, self._alerts.urgency_held_back
         if metrics.ENTROPY_MEAN in scalars and share_lost is not None:
             scalars[metrics.ENTROPY_SHARE_LOST] = share_lost
-        report = replace(report, scalars=scalars, alerts=alerts)
+        labels = dict(report.labels)
+        if said is not None:
+            labels[reports.COURSE_SAID] = str(said)
+        report = replace(report, scalars=scalars, labels=labels, alerts=alerts)
         self._log_alerts(report)
         return report
 

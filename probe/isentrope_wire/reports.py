@@ -40,6 +40,9 @@ else what the unit prediction was read from, `loss_gradient` or `advantages`."""
 ENTROPY_GRADIENT = "entropy_gradient"
 HOLD_STATE, HOLD_WHY = "hold/state", "hold/why"
 """What a hold does in the step (`HoldStatus`), and why it does not act."""
+COURSE_SAID = "entropy/urgency_said"
+"""Label of a report where the entropy's course is more urgent than what was said of it, 0 nothing,
+1 watch: it is what learning costs, or follows from a cause that was named."""
 LIKELY_CAUSE = "sampler/likely_cause"
 """Label of a report: why tokens and logits do not belong together, in words."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import httpx
@@ -21,8 +21,16 @@ from isentrope_wire.diagnosis.check_states import CheckStatus
 from isentrope_wire.diagnosis.checks import FINDINGS, cure_of
 from isentrope_wire.diagnosis.course import DIRECTIONS
 from isentrope_wire.methods import Method
-from isentrope_wire.reports import Alert, AlertLevel, ControlOutcome, OutcomeState, StepReport
+from isentrope_wire.reports import (
+    COURSE_SAID,
+    Alert,
+    AlertLevel,
+    ControlOutcome,
+    OutcomeState,
+    StepReport,
+)
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
+from tests.probe.tiny_loop import probe_and_transport, reports
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 from tests.wire.test_diagnosis import collapse, sums
@@ -91,6 +99,32 @@ def test_a_stored_collapse_is_diagnosed(client: Client, collapsed: Rank) -> None
     assert found.alert is not None
     assert (found.alert.kind, found.alert.step) == ("collapse", 30)
     assert found.verdict is None
+
+
+def test_a_fall_that_learning_costs_is_healthy_everywhere(
+    client: Client, server: ServerInThread
+) -> None:
+    """The probe's labels take the level of the page to that of its alerts."""
+    rank, (probe, transport) = Rank(server), probe_and_transport()
+    for step in range(1, 101):
+        entropy = 0.5 + 0.5 * math.exp(-step / 60)
+        scalars = {"entropy/mean": entropy, "reward/mean": 0.2 + step / 200}
+        probe.log({**scalars, "advantage/zero_group_fraction": 0.2})
+        probe.step(step)
+    probe.finish()
+    built = reports(transport)[:100]
+    rank.send(*built)
+    assert not any(report.alerts for report in built)
+    assert built[-1].labels[COURSE_SAID] == "0"
+    found = client.diagnosis(rank.run_id)
+    assert (found.level, found.alert) == (HealthLevel.HEALTHY, None)
+    assert found.share_lost is not None
+    assert found.share_lost > 0.3
+    why = "The reward still rises; half of today's entropy would last "
+    assert f"{why}200 steps." in found.message
+    # A report without the label is judged by the course alone.
+    rank.send(replace(built[-1], step=101, labels={}))
+    assert client.diagnosis(rank.run_id).level == HealthLevel.WATCH
 
 
 def test_each_check_says_what_it_found_or_needs(client: Client, server: ServerInThread) -> None:

@@ -88,6 +88,15 @@ def after(step: int, value: float, early: float, pace: float = 0.0) -> float:
         ),
         pytest.param(
             lambda step: {
+                "advantage/zero_group_fraction": after(step, 0.9, 0.1),
+                "group/identical": after(step, 0.9, 0.0),
+                "group/all_right": after(step, 0.85, 0.1),
+                "group/all_wrong": after(step, 0.05, 0.0),
+            },
+            "zero_advantage", "too_easy", 100, 115, id="groups learnt by heart",
+        ),
+        pytest.param(
+            lambda step: {
                 "solve_all/all": after(step, 0.1, 0.1),
                 "solve_none/all": after(step, 0.7, 0.2),
                 "reward/mean": 0.3,

@@ -228,6 +228,15 @@ class AlertWatch:
         return sorted(holding, key=lambda kind: holding[kind])
 
     @property
+    def urgency_held_back(self) -> int | None:
+        """The urgency of the course as it was said, where the course's own is higher."""
+        raised = [self._raised[kind].urgency for kind in DIRECTIONS if kind in self._raised]
+        said = max(raised, default=0)
+        if said < self.course.urgency:
+            return said
+        return None
+
+    @property
     def share_lost(self) -> float | None:
         """Lost share of the early entropy at the newest step that measured one; None before the
         early level is known."""

@@ -28,6 +28,8 @@ AHEAD = 25
 MOST = 0.5
 """A share that is most of all."""
 ALL = 0.95
+_LEARNT = 0.8
+"""Share of the groups with one reward that are all right, from which on they are too easy."""
 _LEAST_SECONDS = 0.1
 """A step that takes less is the loop's own overhead: it is not judged by its time."""
 _LATE = 60
@@ -184,10 +186,13 @@ def _taught_nothing(measures: Measures) -> tuple[float | None, float]:
 def _cause_of_one_reward(measures: Measures) -> str:
     identical = measures.trace(metrics.GROUP_IDENTICAL)
     zero = measures.trace(metrics.ADVANTAGE_ZERO_GROUP_FRACTION)
-    if identical is not None and zero is not None and identical.level > MOST * zero.level:
-        return "identical"
     right = measures.trace(metrics.GROUP_ALL_RIGHT)
     wrong = measures.trace(metrics.GROUP_ALL_WRONG)
+    if identical is not None and zero is not None and identical.level > MOST * zero.level:
+        # A policy that has learnt a problem by heart answers it in one way.
+        if right is None or right.level < _LEARNT * zero.level:
+            return "identical"
+        return "too_easy"
     if right is not None and wrong is not None:
         return _easy_or_hard(right.level > wrong.level)
     reward = measures.trace(metrics.REWARD_MEAN)

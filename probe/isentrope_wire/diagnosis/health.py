@@ -48,6 +48,7 @@ from isentrope_wire.diagnosis.effect import (
 from isentrope_wire.diagnosis.guard import WINDOW as REWARDS
 from isentrope_wire.diagnosis.guard import lost_reward
 from isentrope_wire.diagnosis.pull import Cause, cause_of
+from isentrope_wire.diagnosis.slope import slope_of
 from isentrope_wire.diagnosis.trust import PredictionTrust, prediction_trust
 from isentrope_wire.hold_decision import Action, HoldStatus, control_under
 from isentrope_wire.methods import Method
@@ -211,6 +212,8 @@ class Measured:
     """What a hold did in the newest step, `HoldStatus`; empty: there is none."""
     hold_why: str = ""
     """Why it does not act."""
+    said: int | None = None
+    """Urgency of the course as the probe says it, where the course's own is higher."""
 
     @cached_property
     def course(self) -> Course | None:
@@ -558,7 +561,11 @@ class _State:
         elif self.is_near_target or self._is_kept():
             level = HealthLevel.HOLDING
         else:
-            urgency = min(self.course.urgency, 1) if self._is_on_its_way() else self.course.urgency
+            urgency = self.course.urgency
+            if self._is_on_its_way():
+                urgency = min(urgency, 1)
+            if self.measured.said is not None:
+                urgency = min(urgency, self.measured.said)
             level = (HealthLevel.HEALTHY, HealthLevel.WATCH, HealthLevel.ACT)[urgency]
         if self.measured.overshoot is not None or self._is_random_again:
             level = HealthLevel.ACT
@@ -877,7 +884,21 @@ def _course_in_words(state: _State, course: Course) -> str:
         if state.is_level and abs(lost) < _SLIGHT:
             return f"Entropy is level at {_nats(course.entropy)} nats{_from_early(lost)}."
         return f"{so_far} and {'is level' if state.is_level else 'has no clear trend'} now, at {_nats(course.entropy)} nats."
-    return f"{so_far} and {_goes(pace.value)}{_to_come(course)}."
+    said = f"{so_far} and {_goes(pace.value)}{_to_come(course)}."
+    if state.level == HealthLevel.HEALTHY and pace.value < 0 < lost:
+        said = f"{said} {_reason_for_health(state, course, pace)}"
+    return said
+
+
+def _reason_for_health(state: _State, course: Course, pace: Estimate) -> str:
+    """`The reward still rises; half of today's entropy would last 300 steps.`"""
+    half = _in_one_digit(math.log(2) * course.entropy / -pace.value)
+    lasts = f"half of today's entropy would last {half} steps."
+    rewards = state.measured.rewards
+    slope = slope_of([*rewards], [*rewards.values()])
+    if slope is None or slope.direction <= 0:
+        return lasts.capitalize()
+    return f"The reward still rises; {lasts}"
 
 
 def _to_come(course: Course) -> str:

@@ -134,6 +134,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
             found,
             hold_state=newest_report.labels.get(reports.HOLD_STATE, ""),
             hold_why=newest_report.labels.get(reports.HOLD_WHY, ""),
+            said=_said(newest_report.labels),
             overshoot=_overshoot(connection, run, newest_report.control_version),
         )
     if not for_control:
@@ -181,6 +182,13 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
             None,
         ),
     )
+
+
+def _said(labels: Mapping[str, str]) -> int | None:
+    said = labels.get(reports.COURSE_SAID, "")
+    if not said.isdecimal():
+        return None
+    return int(said)
 
 
 def states_of_checks(connection: Connection, run: Run) -> list[CheckState]:
