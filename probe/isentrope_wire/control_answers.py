@@ -168,6 +168,10 @@ class Compared(Answer):
     realised: Number | None
 
 
+HOLD_ENDED = "Ended at step"
+"""How the verdict on a hold that has ended begins."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict(Answer):
     """What a control did, against what was promised when it was pushed, and what would have come

@@ -87,7 +87,7 @@ STATES: dict[str, tuple[Callable[[Site], str], Callable[[Page], None]]] = {
         lambda site: site.run(
             50, name="grpo-7b-lr1e-5-" * 4, finished=finished("failed", "CUDA " * 40)
         ),
-        previewed,
+        lambda page: expect(page.locator(".last-output")).to_be_visible(),
     ),
 }
 

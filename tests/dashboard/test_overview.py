@@ -156,6 +156,12 @@ def test_the_banner_names_the_cause_in_words(site: Site) -> None:
     assert "ΔH" not in said(line)
 
 
+def test_checks_without_data_say_what_would_give_it(site: Site) -> None:
+    found = said(site.values(overview.CHECKS, f"/runs/{site.run(56)}")["checks"])
+    assert "checks have data; found: collapse" in found
+    assert "No data: needs " in found
+
+
 def _diagnosis(site: Site) -> Diagnosis:
     return site.client.diagnosis(site.run(56))
 

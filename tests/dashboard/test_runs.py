@@ -101,7 +101,7 @@ def test_a_row_shows_the_digest() -> None:
         ({"status": Status.SILENT, "digest": digest(level=HealthLevel.HEALTHY)}, "Silent", "Silent no report yet"),
         ({"digest": digest(level=HealthLevel.HOLDING)}, "Holding", "Live no report yet"),
         ({"status": Status.FAILED, "digest": digest(level=HealthLevel.ACT, share_lost=0.9)}, "Ended, collapsed", "Failed"),
-        ({"status": Status.ENDED, "digest": digest(level=HealthLevel.WATCH, share_lost=-0.3)}, "Ended, rising",
+        ({"status": Status.ENDED, "digest": digest(level=HealthLevel.WATCH, share_lost=-0.3)}, "Ended, risen",
          "Ended the process ended without finishing"),
     ],
 )  # fmt: skip

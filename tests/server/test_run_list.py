@@ -351,16 +351,18 @@ def test_a_run_is_silent_by_its_own_steps(server: ServerInThread, client: Client
 def test_those_that_need_a_person_come_first(server: ServerInThread, client: Client) -> None:
     made = []
     for number in range(2):
-        for level in ("silent", "act", "healthy", "finished", "watch"):
+        for level in ("silent", "act", "healthy", "finished", "watch", "failed"):
             rank = falling(server, LOST.get(level, 0.3), run_id=f"{level}-{number}")
             made.append(rank.run_id)
             if level == "finished":
                 finish(rank)
+            if level == "failed":
+                rank.send(RunFinished(status="failed", finished_at=time.time()))
             if level == "silent":
                 age(server, rank, seconds=61)
     expected = [
         f"{level}-{n}"
-        for level in ("act", "watch", "healthy", "silent", "finished")
+        for level in ("act", "failed", "silent", "watch", "healthy", "finished")
         for n in (1, 0)
     ]
     renew(server)
@@ -376,12 +378,12 @@ def test_those_that_need_a_person_come_first(server: ServerInThread, client: Cli
         page = server.http.get("/api/v1/runs", params=query).json()
     assert read == expected
     assert ids(client.runs(level="act")) == ["act-1", "act-0"]
-    assert ids(client.runs(level=["watch", "healthy"], order="attention")) == expected[2:6]
+    assert ids(client.runs(level=["watch", "healthy"], order="attention")) == expected[6:10]
     assert ids(client.runs(level="act", status="finished")) == []
     counts = client.ask(calls.run_counts())
     assert counts.levels == {"act": 2, "watch": 2, "healthy": 2, "no_data": 0, "holding": 0}
-    assert counts.statuses == {"running": 6, "silent": 2, "finished": 2, "failed": 0, "ended": 0}
-    assert counts.total == 10
+    assert counts.statuses == {"running": 6, "silent": 2, "finished": 2, "failed": 2, "ended": 0}
+    assert counts.total == 12
 
 
 def test_a_cursor_of_another_order_is_refused(server: ServerInThread) -> None:

@@ -24,8 +24,8 @@ from isentrope_dashboard.components.basics import (
 )
 from isentrope_dashboard.formatting import count, short_label
 from isentrope_dashboard.formatting import parameter as written
-from isentrope_wire.answers import Alert, Me, RunDetail, TokenScope
-from isentrope_wire.control import Control, HoldSide, Scope, begun_at
+from isentrope_wire.answers import Alert, Me, RunDetail, Status, TokenScope
+from isentrope_wire.control import GUARDS, Control, HoldSide, Scope, begun_at
 from isentrope_wire.methods import METHODS, Method, Parameter, Value, method_named
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 
@@ -38,8 +38,10 @@ METHOD, MU_LOW, MU_HIGH, SCOPE = (
 HOLD, HOLD_TARGET, REASON = "control-hold", "control-hold-target", "control-reason"
 BASE, FILL, FIELDS = "control-base", "control-fill", "control-fields"
 PREVIEW, REVERT = "control-preview", "control-revert"
+LAST_LINES = 12
+"""Of a failed run's error."""
 FORM, MORE, MORE_WORDS = "control-form", "control-more", "control-more-words"
-STATUS, NOTE, PUSH, OUTCOME, PLOT = (
+CHIP, NOTE, PUSH, OUTCOME, PLOT = (
     "control-status", "control-note", "control-push", "control-outcome", "control-what-if",
 )  # fmt: skip
 CONFLICT, CONFLICT_WORDS, TAKE_THEIRS, PUSH_MINE = (
@@ -83,6 +85,14 @@ class Fields:
     """By name; those of a hold begin with `hold.`."""
 
 
+GUARD = Parameter(
+    name="guard",
+    default="alert",
+    sense="what happens where the control does harm: an alert, or the control before it comes again",
+    choices=GUARDS,
+)
+
+
 def can_hold(method: Method) -> bool:
     """Whether an entropy can be held with this method."""
     return method.thresholds or method == Method.NONE
@@ -91,12 +101,12 @@ def can_hold(method: Method) -> bool:
 def parameters_of(method: Method) -> dict[str, Parameter]:
     """The rare parameters: the method's own, and those of a hold where it can be held."""
     held = {one.name: one for one in HOLD_PARAMETERS} if can_hold(method) else {}
-    return {**method.parameters, **held}
+    return {**method.parameters, GUARD.name: GUARD, **held}
 
 
 def fields_of(control: Control) -> Fields:
     """The fields that mean this control."""
-    given: dict[str, Value] = dict(control.parameters)
+    given: dict[str, Value] = {GUARD.name: control.guard or GUARD.default, **control.parameters}
     held = control.held
     if held is not None:
         document = held.to_document() | {"reward_guard": "on" if held.reward_guard else "off"}
@@ -143,6 +153,7 @@ def control_of(fields: Fields, reason: str = "", next_step: int = 1) -> Control:
         },
         hold=begun["hold"],  # type: ignore[arg-type]  # checked there
         reason=reason,
+        guard=None if values[GUARD.name] == GUARD.default else str(values[GUARD.name]),
     )
 
 
@@ -154,7 +165,9 @@ def chosen(method: str, before: Fields) -> Fields:
     if row.thresholds and low in ("", None) and high in ("", None):
         low = high = FIRST_MU
     held = {
-        name: value for name, value in before.parameters.items() if name.startswith(_HOLD_PREFIX)
+        name: value
+        for name, value in before.parameters.items()
+        if name.startswith(_HOLD_PREFIX) or name == GUARD.name
     }
     return replace(
         before,
@@ -196,6 +209,8 @@ def may_control(me: Me) -> bool:
 def has_form(run: RunDetail, closed: str) -> bool:
     """Whether the form is shown: to push, or, where nothing can be pushed, to see what thresholds
     would do."""
+    if run.status == Status.FAILED:
+        return False  # its error stands there
     return not closed or run.step is not None
 
 
@@ -226,7 +241,7 @@ def form(
     return html.Div(
         [
             *(dcc.Store(id=name, data=data) for name, data in stores.items()),
-            html.Div(id=STATUS, className="status", role="status"),
+            html.Div(id=CHIP, className="status", role="status"),
             row(
                 dmc.Select(
                     id=METHOD, label="Method", data=methods, value=fields.method, size="xs", className="grow",
@@ -294,7 +309,13 @@ def form(
 
 def form_class(method: Method) -> str:
     """What the style sheet shows of the form."""
-    return f"control-form{' thresholds' if method.thresholds else ''}{' can-hold' if can_hold(method) else ''}"
+    words = {
+        "control-form": True,
+        "thresholds": method.thresholds,
+        "can-hold": can_hold(method),
+        "no-method": method == Method.NONE,
+    }
+    return " ".join(word for word, applies in words.items() if applies)
 
 
 def control_card(*body: Component) -> Component:
@@ -308,10 +329,13 @@ def control_card(*body: Component) -> Component:
 
 
 def alert_rows(alerts: Sequence[Alert], *, may_acknowledge: bool) -> list[Component]:
-    """The newest alerts of all kinds: step, level and kind in words, what was found, what to do,
-    who acknowledged it."""
+    """The worst alerts of all kinds, newest first of its like: step, level and kind in words, what
+    was found, what to do, who acknowledged it."""
     rows = []
-    for alert in alerts:
+    worst = sorted(
+        alerts, key=lambda one: (one.acknowledged_by is not None, one.level != AlertLevel.ACT)
+    )
+    for alert in worst[:ALERTS_SHOWN]:
         tone = (
             ""
             if alert.acknowledged_by is not None
@@ -330,7 +354,7 @@ def alert_rows(alerts: Sequence[Alert], *, may_acknowledge: bool) -> list[Compon
             foot.append(button("Acknowledge", **{"data-acknowledge": alert.id}))
         found = html.Div(alert.message, className="dim small")
         rows.append(html.Div([head, found, row(*foot, name="foot")], className="alert-row"))
-    return rows or [html.P("No alert was raised.", className="dim small none")]
+    return rows
 
 
 def _mu(component: str, label: Any, value: object) -> Component:

@@ -109,7 +109,7 @@ def _nats(value: float | None) -> str:
 def _add_forecast(chart: Chart, line: Forecast, course: EntropyForecast) -> None:
     """A line with what the mouse reads of it, and its band; where the line is worth nothing, the
     band alone."""
-    color, soft = line.tone, f"{'iris' if line.tone == 'observed' else line.tone}_soft"
+    color, soft = line.tone, f"{line.tone}_soft"
     if line.has_band:
         places = [chart.scale.at(step) for step in course.step]
         chart.area(

@@ -71,7 +71,7 @@ class Forecast:
     entropy: float | None = None
     """Now, in nats."""
     tone: str = "act"
-    """Name of its colour: `hold` where it stays, `act` where it is lost, `observed`."""
+    """Name of its colour: `hold` where it stays, `act` where it is lost."""
     has_band: bool = False
     is_drawn: bool = True
     """Whether there is a line; else its band alone."""

@@ -59,7 +59,7 @@ from isentrope_dashboard.theme import Scheme
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import Alert, Me, RunDetail, Status
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import ControlVersion, RunControl
+from isentrope_wire.control_answers import HOLD_ENDED, ControlVersion, RunControl
 from isentrope_wire.control_answers import State as ControlState
 from isentrope_wire.diagnosis.effect import PROMISED_STEPS
 from isentrope_wire.diagnosis.health import Preview
@@ -134,8 +134,9 @@ def card_values(
     if closed and card.has_form(run, closed):
         does = "do" if card.takes_controls(run) else "have done to its last steps"
         words += f" Shown is what thresholds would {does}."
+    output = run.error.strip().splitlines()[-card.LAST_LINES :]
     return {
-        CLOSED: words,
+        CLOSED: [words, html.Pre("\n".join(output), className="last-output")] if output else words,
         NEWEST: known(run.control),
         LATEST: latest_control(history, is_over=run.status.is_over, may_push=not closed),
         card.ALERTS: card.alert_rows(alerts, may_acknowledge=card.may_control(me)),
@@ -271,7 +272,7 @@ def form_values(
         return {
             **dict.fromkeys((card.CLIPPED, card.CHANGE, card.ENTROPY), MISSING),
             card.CLIPPED_SPREAD: "",
-            card.STATUS: newer or chip("Not complete", "watch"),
+            card.CHIP: newer or chip("Not complete", "watch"),
             card.NOTE: str(wanted),
             card.PUSH: True,
             card.PREVIEW: {"entropy": entropy},
@@ -289,7 +290,7 @@ def form_values(
         status = newer or status_chip(run.control, changed)
     return {
         **shown_preview(outlook.preview, wanted, view.scheme, scale, run.step if is_new else None),
-        card.STATUS: status,
+        card.CHIP: status,
         card.NOTE: _note(outlook.preview, wanted, changed=changed, takes=takes),
         card.PUSH: not changed or not takes,
     }
@@ -389,6 +390,8 @@ def status_chip(control: RunControl, changed: bool) -> Component:
     active = control.active
     if active is None or active.version == 0:
         return chip("As started")
+    if active.hold and active.verdict and active.verdict.message.startswith(HOLD_ENDED):
+        return chip(f"v{active.version}: hold ended", "watch", symbol="alert")
     since = "" if active.applied_step is None else f" since step {active.applied_step:,}"
     return chip(f"v{active.version} active{since}", "ok", symbol="check")
 

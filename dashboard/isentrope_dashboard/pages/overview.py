@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, TypeAlias
@@ -16,7 +16,6 @@ from dash import html
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
-from isentrope_dashboard.components import control_card as card
 from isentrope_dashboard.components.basics import icon, plain, row, sparkline, text
 from isentrope_dashboard.components.header import LEVELS, STATUS
 from isentrope_dashboard.figures.chart import EMPTY, smoothed
@@ -36,6 +35,7 @@ from isentrope_dashboard.view import View
 from isentrope_wire import metrics
 from isentrope_wire.answers import HealthLevel, RunDetail, SeriesColumns, Status
 from isentrope_wire.control import Control
+from isentrope_wire.diagnosis.check_states import CheckState, CheckStatus
 from isentrope_wire.diagnosis.effect import PROMISED_STEPS
 from isentrope_wire.diagnosis.health import Diagnosis
 from isentrope_wire.diagnosis.outlook import Outlook
@@ -90,18 +90,19 @@ async def read(client: AsyncClient, view: View) -> Values:
         "health": health_line(diagnosis, run),
         "kpis": kpi_cards(diagnosis, early.series, shown.series, newest.series),
         **{f"chart-{panel.name}": charts.figure(panel, shown, nothing) for panel in OVERVIEW},
-        **control.card_values(run, me, history, alerts[: card.ALERTS_SHOWN]),
+        "trust": trust_in_words(diagnosis),
+        **control.card_values(run, me, history, alerts),
         **control.form_values(view, run, wanted, outlook, shown.scale),
     }
 
 
-_TONES = {
-    HealthLevel.ACT: "act",
-    HealthLevel.WATCH: "act",
-    HealthLevel.HOLDING: "hold",
-    HealthLevel.HEALTHY: "hold",
-}
-"""Colour of what goes on as now."""
+def _tone_of(diagnosis: Diagnosis) -> str:
+    """Colour of what goes on as now: that of a loss only where it goes away from the early
+    level."""
+    mean, lost = diagnosis.mean_pace, diagnosis.share_lost
+    is_urgent = diagnosis.level in (HealthLevel.ACT, HealthLevel.WATCH)
+    goes_away = mean is not None and lost is not None and mean.value * lost < 0
+    return "act" if is_urgent and goes_away else "hold"
 
 
 def forecasts(outlook: Outlook) -> list[Forecast]:
@@ -114,7 +115,7 @@ def forecasts(outlook: Outlook) -> list[Forecast]:
             course=diagnosis.forecast,
             pace=None if mean is None else mean.value,
             entropy=diagnosis.entropy,
-            tone=_TONES.get(diagnosis.level, "observed"),
+            tone=_tone_of(diagnosis),
             has_band=True,
             is_drawn=score is None or score.is_better,
         )
@@ -136,12 +137,44 @@ PART = Part(
     layout=html.Div(
         [
             html.Div(id="health", className="health-place"),
+            html.Div(
+                [html.Div(id="checks"), html.Div(id="trust", className="dim ellipsis")],
+                className="row checks-line small num",
+            ),
             html.Div(PLACES, className="overview-left"),
         ],
         className="overview",
     ),
 )
 """The overview's left column; the control card is mounted beside it."""
+
+
+async def _read_checks(client: AsyncClient, view: View) -> Values:
+    checks = await client.ask(calls.checks(view.run_id or ""))
+    return {"checks": checks_line(checks.items)}
+
+
+CHECKS = Part(name="checks", read=_read_checks, is_slow=True)
+"""The line under the health line: its place is the overview's."""
+
+
+def checks_line(checks: Sequence[CheckState]) -> html.Details:
+    """What the checks found, and a list of those that have no data with what would give it."""
+    found = [check for check in checks if check.status == CheckStatus.FOUND]
+    without = [check for check in checks if check.needs]
+    words = f"{len(checks) - len(without)} of {len(checks)} checks have data"
+    words += f"; found: {', '.join(check.title.lower() for check in found)}" if found else ""
+    rows = [(check.title, f"{check.message} {check.cure}") for check in found]
+    rows += [(check.title, f"No data: needs {check.needs}.") for check in without]
+    listed = [html.Div([html.B(title), " ", text(said, "dim")]) for title, said in rows]
+    return html.Details([html.Summary(words), html.Div(listed, className="card")])
+
+
+def trust_in_words(diagnosis: Diagnosis) -> str:
+    """What the prediction is good for now."""
+    trust = diagnosis.prediction_trust
+    return "" if trust is None else f"Prediction: {trust.message}"
+
 
 TRY = "try"
 

@@ -59,7 +59,7 @@ class Tab:
 TABS: Mapping[str, Tab] = {
     "overview": Tab(
         label="Overview",
-        parts=[overview.PART, control.PART],
+        parts=[overview.PART, overview.CHECKS, control.PART],
         tools=charts.tools,
         register=control.register,
     ),
@@ -118,7 +118,8 @@ async def run_page(client: AsyncClient, view: View) -> tuple[Component, str]:
 
 async def tab_body(client: AsyncClient, view: View) -> Component:
     name = opened(view)
-    parts = await asyncio.gather(*(part.component(client, view) for part in TABS[name].parts))
+    placed = [part for part in TABS[name].parts if part.layout is not None]
+    parts = await asyncio.gather(*(part.component(client, view) for part in placed))
     # The id is the one that the tab's `aria-controls` names.
     return html.Div(
         list(parts),

@@ -50,6 +50,7 @@ from isentrope_wire.answers import (
     Status,
     TokenScope,
 )
+from isentrope_wire.diagnosis.course import ACT_LEFT, WATCH_LEFT
 
 GRID = "runs"
 BLOCK_ROWS = 50
@@ -541,18 +542,24 @@ def health(run: RunSummary) -> tuple[str, str]:
     """The word and the tone of a run's health: its level while it reports, and how it ended."""
     digest = run.digest
     if run.status.is_over:
-        ends = {
-            HealthLevel.ACT: ("collapsed", "exploded", "act"),
-            HealthLevel.WATCH: ("falling", "rising", "watch"),
-        }
-        if digest is None or digest.share_lost is None or digest.level not in ends:
-            return "Ended", "none"
-        *words, tone = ends[digest.level]
-        return f"Ended, {words[digest.share_lost < 0]}", f"none {tone}"
+        return _end_in_words(digest.share_lost if digest else None)
     if run.status == Status.SILENT:
         return "Silent", "watch"
     word, tone, _ = LEVELS[digest.level if digest else HealthLevel.NO_DATA]
     return word, tone
+
+
+def _end_in_words(share_lost: float | None) -> tuple[str, str]:
+    """By what the entropy lost in the end, whatever it did in its last steps."""
+    if share_lost is None or abs(share_lost) < 1 - WATCH_LEFT:
+        return "Ended", "none"
+    is_far = abs(share_lost) >= 1 - ACT_LEFT
+    if share_lost > 0:
+        words = "collapsed" if is_far else "fallen"
+    else:
+        words = "exploded" if is_far else "risen"
+    tone = "act" if is_far else "watch"
+    return f"Ended, {words}", f"none {tone}"
 
 
 def _two_lines(first: Component | str, second: str) -> html.Div:

@@ -18,7 +18,14 @@ from isentrope_server.store.reports import attachments, series, steps
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
 from isentrope_wire import metrics
-from isentrope_wire.control_answers import ControlVersion, Outcome, RunControl, State, Verdict
+from isentrope_wire.control_answers import (
+    HOLD_ENDED,
+    ControlVersion,
+    Outcome,
+    RunControl,
+    State,
+    Verdict,
+)
 from isentrope_wire.diagnosis import health
 from isentrope_wire.diagnosis.course import AHEAD, own_share
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, PROMISED_STEPS
@@ -117,7 +124,7 @@ def _about_a_hold(
     if alert.kind == "hold_waits":
         waits = verdict.outcome == Outcome.WAITING
         return replace(verdict, message=alert.message) if waits else verdict
-    message = f"Ended at step {alert.step:,}: {alert.message}"
+    message = f"{HOLD_ENDED} {alert.step:,}: {alert.message}"
     return replace(verdict, outcome=Outcome.FAILED, message=message)
 
 

@@ -51,10 +51,12 @@ from isentrope_wire.reports import DEFAULT_NAME, DEFAULT_PROJECT, RunFinished, R
 _log = logging.getLogger(__name__)
 
 _ENDS = {status for status in Status if status.is_over}
-_FIRST = {HealthLevel.ACT: 0, HealthLevel.WATCH: 1}
-_OTHER_LEVELS, _SILENT, _ENDED = 2, 3, 4
+_PLACES = {HealthLevel.ACT: 0, HealthLevel.WATCH: 3}
+_FAILED, _SILENT, _OTHER_LEVELS, _ENDED = 1, 2, 4, 5
 """Places in the list by attention; a new run has that of other levels until its digest is
 computed."""
+_FAILED_SECONDS = 24 * 3600.0
+"""So long a failed run needs somebody; then it is one of those that ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -545,6 +547,10 @@ def due_digests(connection: Connection, *, limit: int, silent_after_seconds: flo
     is_old = or_(
         run_digests.c.position != runs.c.last_position,
         run_digests.c.status != _status_at(connection, silent_after_seconds),
+        and_(
+            run_digests.c.attention == _FAILED,
+            runs.c.finished_at < time.time() - _FAILED_SECONDS,
+        ),
     )
     query = _described().where(is_old).order_by(run_digests.c.computed_at).limit(limit)
     return [_run_of(row, silent_after_seconds) for row in connection.execute(query)]
@@ -555,12 +561,11 @@ def store_digest(
 ) -> None:
     """Store a digest, and what the next one is computed from, of the run as it was when it was
     found."""
-    place = _SILENT if run.status is Status.SILENT else _FIRST.get(digest.level, _OTHER_LEVELS)
     connection.execute(
         update(run_digests)
         .where(run_digests.c.run_key == run.key)
         .values(
-            attention=_ENDED if run.ended else place,
+            attention=_place_of(run, digest.level, now),
             level=digest.level,
             status=run.status,
             position=run.last_position,
@@ -569,6 +574,18 @@ def store_digest(
             basis=basis,
         )
     )
+
+
+def _place_of(run: Run, level: HealthLevel, now: float) -> int:
+    """Its place in the list by attention."""
+    is_recent = run.finished_at is not None and run.finished_at >= now - _FAILED_SECONDS
+    if run.status is Status.FAILED and is_recent:
+        return _FAILED
+    if run.ended:
+        return _ENDED
+    if run.status is Status.SILENT:
+        return _SILENT
+    return _PLACES.get(level, _OTHER_LEVELS)
 
 
 def _matching(
