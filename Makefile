@@ -54,7 +54,7 @@ test-gpu: setup-dev ## the kernels on a CUDA or ROCm device; needs a torch built
 # The lowest are those of the direct requirements; the test tools are the newest that go with them.
 VERSIONS ?= lowest
 WITH ?=
-TESTED ?= tests/wire tests/probe/scores tests/probe/statistics tests/probe/methods tests/probe/hold tests/probe/control tests/probe/test_probe.py tests/probe/test_coupling.py
+TESTED ?= tests/wire tests/probe/scores tests/probe/statistics tests/probe/methods tests/probe/hold tests/probe/control tests/probe/test_probe.py
 RESOLUTION = $(if $(filter lowest,$(VERSIONS)),lowest-direct,highest)
 test-versions: .venv/.dev ## quick tests of the probe with the lowest versions that pyproject.toml allows; VERSIONS=newest for the newest
 	$(BIN)/uv venv --quiet --no-config --clear --python $(PYTHON) build/versions-$(VERSIONS)
