@@ -176,7 +176,11 @@ def _parts(control: Control, *, parameters: bool = True, bounds: bool = False) -
         parts |= {
             label: DEFAULT if bound is None else f"{bound:.4g}" for label, bound in limits.items()
         }
-        parts |= {"side": str(held.side), "reward guard": "on" if held.reward_guard else OFF}
+        parts |= {
+            "side": str(held.side),
+            "lever": str(held.lever),
+            "reward guard": "on" if held.reward_guard else OFF,
+        }
     return parts
 
 

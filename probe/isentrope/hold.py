@@ -425,6 +425,7 @@ class HoldController:
                     compared_steps=memory.compared_steps,
                 ),
                 what_if=report.what_if,
+                bonus_effect=scalars.get(metrics.ENTROPY_BONUS_EFFECT),
             )
 
     def _guard_reward(self, step: int, reward: float) -> None:

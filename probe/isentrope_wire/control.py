@@ -58,6 +58,16 @@ class HoldSide(StrEnum):
     BOTH = "both"
 
 
+class HoldLever(StrEnum):
+    """What moves the entropy."""
+
+    AUTO = "auto"
+    """Thresholds, and a bonus where they don't suffice."""
+    THRESHOLDS = "thresholds"
+    BONUS = "bonus"
+    """An entropy bonus at the gate alone (method `entropy_bonus`): nothing is clipped."""
+
+
 Level = float | str
 """An entropy: a number of nats, or a share of the early level as text, such as `75%`."""
 
@@ -86,6 +96,7 @@ class Hold:
     mu_max: float = 10.0
     """The highest one; where it would still be too low, nothing is clipped."""
     side: HoldSide = HoldSide.BOTH
+    lever: HoldLever = HoldLever.AUTO
     reward_guard: bool = True
     """End the hold when the reward begins to fall while it acts (`isentrope.hold`)."""
 
@@ -97,6 +108,7 @@ class Hold:
                 f"(of the early level); got {', '.join(given) or 'none'}."
             )
         self._set("side", _one_of(HoldSide, "hold.side", self.side))
+        self._set("lever", _one_of(HoldLever, "hold.lever", self.lever))
         self._set(
             "target_share",
             None if self.target_share is None else _share("target_share", self.target_share),

@@ -13,6 +13,15 @@ than RATE (H* - s), it is left alone: the approach is slowed only near the targe
 `max_change_per_step` asks for it. Numbers arrive one or more steps late, so the planned effect of
 decisions made since is added to s.
 
+Where no threshold reaches u*, an entropy bonus at the gate (method `entropy_bonus`) does. It drops no
+token, and reaches above and below what clipping can: with e, what a coefficient of 1 adds to the
+unit prediction (`entropy/bonus_effect`), the coefficient is
+
+    c = (u* - u) / e
+
+It begins where it adds what the thresholds added last, and ends where they suffice with MARGIN to
+spare, so that the planned change has no jump.
+
 `decide` is a pure function of measurements and state: no clock, no thread, no torch. `distrust`
 checks whether the calibrated prediction is good enough to act on, `Action` is the decision, and
 `control_under` the control that results."""
@@ -27,7 +36,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from isentrope_wire import metrics
-from isentrope_wire.control import Control, Hold, HoldSide, Method, Scope
+from isentrope_wire.control import Control, Hold, HoldLever, HoldSide, Method, Scope
 from isentrope_wire.errors import CodecError
 from isentrope_wire.methods import SUGGESTED
 from isentrope_wire.numbers import document_of, read
@@ -74,6 +83,8 @@ class Action:
     mu: float | None = None
     """Both thresholds, in standard deviations; None: nothing is clipped, or the requested
     thresholds are active."""
+    bonus: float | None = None
+    """Coefficient of an entropy bonus in the place of thresholds; None: there is none."""
     reason: str = ""
     """Why the entropy is not held, or what to know of the target, for a person; empty where there
     is nothing to say."""
@@ -118,6 +129,15 @@ def clipping_method(pushed: Control) -> Method:
 
 def control_under(action: Action | None, pushed: Control) -> Control:
     """The control of a step: the requested one, with the thresholds that were decided for it."""
+    if action is not None and action.bonus is not None:
+        known = Method.ENTROPY_BONUS.parameters
+        kept = {name: value for name, value in pushed.parameters.items() if name in known}
+        return Control(
+            method=Method.ENTROPY_BONUS,
+            parameters={**kept, "coefficient": action.bonus},
+            reason=pushed.reason,
+            guard=pushed.guard,
+        )
     if (
         action is None
         or action.status.is_idle
@@ -145,6 +165,7 @@ def hold_scalars(action: Action | None, pushed: Control) -> dict[str, float]:
         metrics.HOLD_TARGET: hold.target_entropy if action.target is None else action.target,
         metrics.HOLD_STEPS_TO_TARGET: action.steps_to_target,
         metrics.HOLD_MU: action.mu,
+        metrics.HOLD_BONUS: action.bonus,
         metrics.HOLD_GAIN: action.gain,
         metrics.HOLD_DRIFT: action.drift,
         metrics.HOLD_RESTING_POINT: action.resting_point,
@@ -240,6 +261,15 @@ SLEW_STEP = 0.1
 """From one step to the next mu goes to at most SLEW_FACTOR mu + SLEW_STEP, and back, so that one
 step's outliers move it little. It starts where clipping begins: steps with thresholds that no token
 reaches would have no effect."""
+LARGEST_BONUS = 1.0
+"""Coefficient of a bonus, either way: TRL's `entropy_coef_max`. With -5 an entropy fell no further
+than with -1: the optimiser normalises the gradient, and the gain went to 0."""
+BONUS_STEP = 0.5
+"""A bonus changes by at most what moves the entropy by this share of the largest correction, or by
+half of itself where that is more."""
+MARGIN = 1.0
+"""Thresholds take over from a bonus where they reach this share of the largest correction more than
+is wanted."""
 LARGEST_LAG = 5
 """Steps; older numbers are not acted on."""
 _HALVINGS = 30
@@ -256,6 +286,8 @@ class Measured:
     calibrated: Calibrated
     what_if: WhatIfSums
     """From which its unit prediction under any thresholds is computed."""
+    bonus_effect: float | None = None
+    """e: what an entropy bonus of 1 would add to its unit prediction; None: not known."""
     run_step: int = 0
     """Its number in the run."""
     early_level: float | None = None
@@ -288,6 +320,8 @@ class HoldState:
     scope: Scope | None = None
     """The side that was clipped; None: neither."""
     mu: float | None = None
+    bonus: float | None = None
+    """Coefficient of the bonus that acted in the place of thresholds."""
     pace: float | None = None
     """Average of what a step was decided to move towards the target, in nats."""
     plans: tuple[Plan, ...] = ()
@@ -349,7 +383,33 @@ def decide(
         # Without the cap: it is only called for thresholds at which the cap does not bind.
         return curve.at(mu, mu, shrink_denominator=shrink_denominator).unit_predicted_change
 
-    solved, is_enough = _solve(reached, scope, (wanted - drift) / gain, lowest, hold.mu_max)
+    wanted_unit, largest = (wanted - drift) / gain, hold.largest_change(target, gap)
+    solved, is_enough = _solve(reached, scope, wanted_unit, lowest, hold.mu_max)
+    if state.bonus is not None and is_enough:
+        spare = math.copysign(MARGIN * largest / gain, missing)
+        _, is_enough = _solve(reached, scope, wanted_unit + spare, lowest, hold.mu_max)
+    bonus = None
+    if hold.lever == HoldLever.BONUS or (hold.lever == HoldLever.AUTO and not is_enough):
+        bonus = _bonus(state, measured, wanted_unit, BONUS_STEP * largest / gain)
+    if bonus is not None and measured.bonus_effect is not None:
+        unit = measured.unclipped_prediction + bonus * measured.bonus_effect
+        pace = _pace(state, gain * unit + drift, gap)
+        plans = (*plans, Plan(step, unit))
+        lifting = HoldState(acting=True, scope=scope, bonus=bonus, pace=pace, plans=plans)
+        reason = f"An entropy bonus of {bonus:.2g} acts"
+        if hold.lever == HoldLever.AUTO:
+            reason += ", for no threshold moves the entropy as far"
+        action = Action(
+            version=0,
+            status=HoldStatus.HOLDING,
+            bonus=bonus,
+            reason=f"{reason}. {watch}".strip(),
+            target=target,
+        )
+        return lifting, _on_the_way(action, lifting, gap, action.reason)
+    if state.bonus is not None and state.scope == scope:
+        # The thresholds go on from what the bonus did.
+        state = replace(state, mu=solved)
     mu = _threshold(hold, state, curve, scope, solved, lowest)
     status = HoldStatus.HOLDING if is_enough else HoldStatus.LIMIT
     if mu != solved:
@@ -435,6 +495,24 @@ def _side_to_clip(missing: float, band: float, state: HoldState) -> Scope | None
     wanted = Scope.DECREASING if missing > 0 else Scope.INCREASING
     least = 0.0 if wanted == state.scope else band
     return wanted if abs(missing) > least else None
+
+
+def _bonus(state: HoldState, measured: Measured, wanted_unit: float, step: float) -> float | None:
+    """The coefficient of the next step; it moves from the last one, or from what thresholds last
+    added, by at most `step` in unit prediction. None: what a bonus does is not known, or not what
+    it is meant to."""
+    effect = measured.bonus_effect
+    if effect is None or not math.isfinite(effect) or effect <= 0:
+        return None
+    unclipped = measured.unclipped_prediction
+    wanted = (wanted_unit - unclipped) / effect
+    last = state.bonus
+    if last is None:
+        acted = state.plans[-1].unit_prediction if state.plans else unclipped
+        last = (acted - unclipped) / effect
+    reach = max(step / effect, abs(last) / 2)
+    moved = min(max(wanted, last - reach), last + reach)
+    return min(max(moved, -LARGEST_BONUS), LARGEST_BONUS)
 
 
 def _threshold(

@@ -159,6 +159,7 @@ class Method(str):
     )  # fmt: skip
 
     NONE: ClassVar[Method]
+    ENTROPY_BONUS: ClassVar[Method]
     CLIP_B: ClassVar[Method]
     CLIP_V: ClassVar[Method]
 
@@ -678,7 +679,7 @@ method(
         *_COMMON,
     ),
 )
-method(
+Method.ENTROPY_BONUS = method(
     "entropy_bonus",
     label="Entropy bonus",
     does="adds the gradient of alpha H, estimated from the sampled token",

@@ -556,6 +556,12 @@ HOLD_STEPS_TO_TARGET = optional(
     "hold/steps_to_target", "steps", "steps until the target is reached at the present pace"
 )
 HOLD_MU = optional("hold/mu", "σ", "threshold chosen to hold it")
+HOLD_BONUS = optional("hold/bonus", "", "coefficient of the entropy bonus chosen to hold it")
+ENTROPY_BONUS_EFFECT = optional(
+    "entropy/bonus_effect",
+    PER_UNIT,
+    "what an entropy bonus of 1 at the gate would add to the unit prediction",
+)
 HOLD_GAIN = optional("hold/gain", "", "gain the choice was made with")
 HOLD_DRIFT = optional(
     "hold/drift", PER_STEP, "change of entropy that the prediction does not explain"

@@ -304,6 +304,30 @@ def knows(control: Control) -> bool:
     return control.method.thresholds or control == Control(reason=control.reason)
 
 
+def band_answer(control: Control, sums: WhatIfSums, entropy: float) -> WhatIf:
+    """The step under Entrocraft, at the band that it begins with, where the entropy is as given, in
+    nats: without the samples of one sign of A."""
+    dropped: frozenset[TokenGroup] = frozenset()
+    if entropy < control.number("low"):
+        dropped = IN_SCOPE[Scope.POSITIVE]
+    elif entropy > control.number("high"):
+        dropped = IN_SCOPE[Scope.NEGATIVE]
+    table = sums.by_method.get(SUGGESTED, BinSums())
+    sides = [_Side(table, side, dropped & IN_SCOPE[control.scope]) for side in range(SIDES)]
+    clipped = _NOTHING
+    for beyond in (side.beyond(0.0) for side in sides):
+        clipped = _Beyond(*(left + right for left, right in zip(clipped, beyond, strict=True)))
+    shrinks = control.value("denominator") == "shrink"
+    return _without(sums, clipped, shrink_denominator=shrinks)
+
+
+def bonus_answer(control: Control, sums: WhatIfSums, effect: float) -> WhatIf:
+    """The step with an entropy bonus at the gate; `effect` is what one of 1 adds to the unit
+    prediction (`entropy/bonus_effect`)."""
+    added = control.number("coefficient") * effect * sums.tokens
+    return _without(sums, _Beyond(0.0, -added, 0.0, 0.0), shrink_denominator=False)
+
+
 def under(control: Control, sums: WhatIfSums, curve: WhatIfCurve | None = None) -> WhatIf | None:
     """The step under a control; None of one that its sums do not know. Of Clip-Cov's random choice
     it is the mean; KL-Cov clips nothing. `curve`: that of the step for the control's method and

@@ -94,7 +94,9 @@ def test_a_tenth_of_the_start_is_reached_and_held() -> None:
 
 
 def test_every_step_says_what_was_done_and_what_was_in_force() -> None:
-    run = run_of(isentrope.Control(hold={"target_entropy": 3.0, "side": "raise"}), 30)
+    run = run_of(
+        isentrope.Control(hold={"target_entropy": 3.0, "side": "raise", "lever": "thresholds"}), 30
+    )
     assert all(
         report.scalars["hold/target"] == 3.0 and report.control_version == 0 for report in run
     )
@@ -127,7 +129,9 @@ def test_every_step_says_what_was_done_and_what_was_in_force() -> None:
 def test_every_step_says_which_gain_and_drift_its_decision_went_by() -> None:
     loop = TinyLoop()
     probe, transport = probe_and_transport(
-        control=isentrope.Control(hold={"target_entropy": 3.0, "side": "raise"})
+        control=isentrope.Control(
+            hold={"target_entropy": 3.0, "side": "raise", "lever": "thresholds"}
+        )
     )
     run_steps(loop, probe, 12)
     # The step before it is the newest one whose numbers were there when step 12 began.
@@ -170,7 +174,7 @@ def test_a_hold_is_pushed_and_ended_while_the_run_is_live() -> None:
     loop = TinyLoop()
     probe, transport = probe_and_transport()
     run_steps(loop, probe, 20)
-    hold = isentrope.Control(hold={"target_entropy": 3.0})
+    hold = isentrope.Control(hold={"target_entropy": 3.0, "lever": "thresholds"})
     transport.set_control(pushed(1, hold))
     run_steps(loop, probe, 10, first=20)
     transport.set_control(pushed(2))

@@ -206,6 +206,7 @@ def test_every_preset_is_valid() -> None:
         ({"target_entropy": 0.5, "mu_min": -1}, r"hold\.mu_min.*-1"),
         ({"target_entropy": 0.5, "mu_min": 3, "mu_max": 2}, "mu_min.*mu_max.*3.*2"),
         ({"target_entropy": 0.5, "side": "up"}, r"hold\.side.*raise, lower, both.*'up'"),
+        ({"target_entropy": 0.5, "lever": "up"}, r"hold\.lever.*auto, thresholds, bonus.*'up'"),
         ({"target_entropy": 0.5, "gain": 1}, "target_entropy.*gain"),
         ([0.5], r"hold.*\[0\.5\]"),
         ({"target_entropy": 0.5, "target_share": 0.5}, "target_entropy, target_share"),
@@ -246,6 +247,7 @@ def test_hold_is_written_with_defaults() -> None:
         "mu_min": 0.0,
         "mu_max": 10.0,
         "side": "raise",
+        "lever": "auto",
         "reward_guard": True,
     }
     assert Control.from_document(control.to_document()) == control

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from isentrope_wire import what_if
-from isentrope_wire.control import Method, Scope
+from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.methods import METHODS
 
 BELOW, ABOVE = 0, 1
@@ -176,3 +176,23 @@ def test_wrong_cells_are_refused(cells: tuple[int, ...]) -> None:
         what_if.BinSums(cells, (1, 1), (0.0, 0.0))
     with pytest.raises(what_if.WhatIfError, match=r"1\D+2\D+1"):
         what_if.BinSums((1,), (1, 1), (0.0,))
+
+
+@pytest.mark.parametrize(
+    ("entropy", "clipped", "change"), [(0.5, 9, -0.3), (0.65, 0, -1.0), (0.8, 3, -0.7)]
+)
+def test_samples_of_one_sign_are_left_out(entropy: float, clipped: int, change: float) -> None:
+    control = Control(method="entrocraft", parameters={"low": 0.6, "high": 0.7})
+    answer = what_if.band_answer(control, SUMS, entropy)
+    assert answer.clip_fraction == clipped / 20
+    assert answer.unit_predicted_change == pytest.approx(change / 20)
+    kept = Control(method="entrocraft", parameters={**control.parameters, "denominator": "shrink"})
+    shrunk = what_if.band_answer(kept, SUMS, entropy)
+    assert shrunk.unit_predicted_change == pytest.approx(change / (20 - clipped))
+
+
+def test_bonus_adds_its_measured_effect() -> None:
+    control = Control(method="entropy_bonus", parameters={"coefficient": -0.5})
+    answer = what_if.bonus_answer(control, SUMS, 0.04)
+    assert answer.clip_fraction == 0
+    assert answer.unit_predicted_change == pytest.approx(-0.07)

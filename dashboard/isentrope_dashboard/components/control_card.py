@@ -25,7 +25,7 @@ from isentrope_dashboard.components.basics import (
 from isentrope_dashboard.formatting import count, short_label
 from isentrope_dashboard.formatting import parameter as written
 from isentrope_wire.answers import Alert, Me, RunDetail, Status, TokenScope
-from isentrope_wire.control import GUARDS, Control, HoldSide, Scope, begun_at
+from isentrope_wire.control import GUARDS, Control, HoldLever, HoldSide, Scope, begun_at
 from isentrope_wire.methods import METHODS, Method, Parameter, Value, method_named
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 
@@ -61,6 +61,8 @@ HOLD_PARAMETERS = tuple(
     Parameter(name=_HOLD_PREFIX + name, default=default, sense=sense, **bounds)
     for name, default, sense, bounds in (
         ("side", "both", "only raise it, only lower it, or both", {"choices": tuple(map(str, HoldSide))}),
+        ("lever", "auto", "thresholds, with an entropy bonus where they don't suffice; or one of both",
+         {"choices": tuple(map(str, HoldLever))}),
         ("max_change_per_step", None, "largest correction of a step, in nats; else 5 % of the distance",
          {"minimum": 0.0, "minimum_excluded": True}),
         ("mu_min", 0.0, "the lowest threshold allowed: how hard may be clipped", {"minimum": 0.0}),

@@ -36,6 +36,7 @@ _KEPT = (
     metrics.ENTROPY_UNSEEN_CHANGE,
     metrics.HOLD_TARGET,
     metrics.HOLD_MU,
+    metrics.HOLD_BONUS,
 )
 
 Steps = Mapping[int, float]
@@ -107,7 +108,7 @@ class RunHistory:
             },
             observed=unseen or self._values(metrics.ENTROPY_OBSERVED_CHANGE),
             targets=self._values(metrics.HOLD_TARGET),
-            is_acting=metrics.HOLD_MU in newest,
+            is_acting=not newest.keys().isdisjoint({metrics.HOLD_MU, metrics.HOLD_BONUS}),
             rewards=self._values(metrics.REWARD_MEAN),
             applied_steps=list(self._applied),
             parts=dict(self._parts),

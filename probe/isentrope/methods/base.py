@@ -81,9 +81,8 @@ class Intervention:
 
     def ranks(self, control: Control) -> bool:
         """Whether it ranks tokens, or remembers them, as the control asks for it."""
-        return self.follow is not None or (
-            self.count_cutoff is not None
-            and (not self.ranks_with or control.value(self.ranks_with) is not None)
+        return (self.follow is not None or self.count_cutoff is not None) and (
+            not self.ranks_with or control.value(self.ranks_with) is not None
         )
 
     def cutoff(self, control: Control, tokens: TokenBatch, centres: Centres) -> Tensor | None:

@@ -128,8 +128,6 @@ def follow_entropy(
     coefficient = torch.full_like(entropy, control.number("coefficient"))
     if before is not None:
         coefficient = before[0].to(entropy)
-    if control.value("target_entropy") is None:
-        return torch.stack([coefficient, entropy])
     delta = control.number("change_per_step")
     moved = torch.where(entropy <= control.number("target_entropy"), delta, -delta)
     after = (coefficient + moved).clamp(0.0, control.number("largest"))
@@ -176,4 +174,6 @@ def select_entropy_bonus(
     return Selection(factors.to(tokens.scores.logprobs.dtype), changes != 0)
 
 
-ENTROPY_BONUS = Intervention(select=select_entropy_bonus, follow=follow_entropy)
+ENTROPY_BONUS = Intervention(
+    select=select_entropy_bonus, follow=follow_entropy, ranks_with="target_entropy"
+)

@@ -41,6 +41,7 @@ from isentrope.statistics.sums import (
     moments,
     no_metrics,
     not_finite_gradients,
+    total,
     totals,
 )
 from isentrope.statistics.tokens import CODES, THRESHOLD_SOURCES, StepTokens
@@ -237,6 +238,22 @@ BONUS = change(
     lambda tokens: tokens.none if tokens.bonus_effects is None else tokens.bonus_effects.sum()
 )
 """Sum of c sum_i S_i^2."""
+
+
+def _bonus_added(tokens: StepTokens) -> Tensor:
+    """What an entropy bonus of 1 at the gate would add to the entropy: (log p + H) / A g S_c
+    (`isentrope.methods.targets`); nothing where A is 0."""
+    slopes = (tokens["log p"] + tokens["H"]).div_(tokens["A"])
+    return slopes.nan_to_num_(0.0, 0.0, 0.0).dot(tokens.effects)
+
+
+BONUS_EFFECT = total(
+    _bonus_added,
+    metrics=lambda value, step: (
+        {} if step.basis is None else {metrics.ENTROPY_BONUS_EFFECT: step.change(value)}
+    ),
+)
+"""What an entropy bonus of 1 at the gate would add."""
 
 
 def _calls_by_source(tokens: StepTokens) -> list[Tensor]:
@@ -447,6 +464,7 @@ STEP_SUMS = (
     INTERVENTION,
     KL_PENALTY,
     BONUS,
+    BONUS_EFFECT,
     SOURCES,
     SIGNS,
     TOKEN_HISTOGRAMS,

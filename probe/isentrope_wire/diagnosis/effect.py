@@ -26,7 +26,16 @@ from isentrope_wire.methods import (
     idle_parameters,
 )
 from isentrope_wire.numbers import in_round, percent
-from isentrope_wire.what_if import EDGES, WhatIf, WhatIfCurve, WhatIfSums, merged, under
+from isentrope_wire.what_if import (
+    EDGES,
+    WhatIf,
+    WhatIfCurve,
+    WhatIfSums,
+    band_answer,
+    bonus_answer,
+    merged,
+    under,
+)
 
 EFFECT_STEPS = 10
 """Steps that a control's effect is predicted from: the tokens of one step alone scatter by half."""
@@ -146,7 +155,7 @@ def predicted_effect(
 
     None for a method that the sums do not know, for a held entropy, whose thresholds move, and
     without steps."""
-    known = last.under(control)
+    known = _answers(control, last, course)
     if known is None:
         return None
     tokens = [sums.tokens for sums in last.sums]
@@ -171,6 +180,17 @@ def predicted_effect(
         change_error=error,
         pace=pace,
     )
+
+
+def _answers(control: Control, last: LastSteps, course: Course | None) -> Sequence[WhatIf] | None:
+    """Each of the steps under a control; None of one that is not known."""
+    if control.method == "entrocraft" and course is not None and last.sums:
+        return [band_answer(control, sums, course.entropy) for sums in last.sums]
+    effect = (last.scalars or {}).get(metrics.ENTROPY_BONUS_EFFECT)
+    is_constant = control.value("target_entropy") is None
+    if control.method == Method.ENTROPY_BONUS and is_constant and effect is not None and last.sums:
+        return [bonus_answer(control, sums, effect) for sums in last.sums]
+    return last.under(control)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,6 +408,7 @@ def expected_action(
             compared_steps=0 if agreement is None else hold_decision.COMPARED_STEPS,
         ),
         what_if=merged(last.sums),
+        bonus_effect=newest.get(metrics.ENTROPY_BONUS_EFFECT),
         early_level=early_level,
         highest_entropy=highest,
     )
@@ -396,7 +417,7 @@ def expected_action(
     for _ in range(_SLEWS):
         before = state
         state, action = hold_decision.decide(wanted, replace(before, plans=()), measured, step=1)
-        if state.mu == before.mu:
+        if (state.mu, state.bonus) == (before.mu, before.bonus):
             break
     return action
 

@@ -412,19 +412,20 @@ def _of_hold(
     action = _decision(state, control)
     if course is None or action is None:
         return None, None, "The hold would wait: no step has what-if sums."
-    is_moved = action.mu is not None and action.status == HoldStatus.APPROACHING
+    acts = action.mu is not None or action.bonus is not None
+    is_moved = acts and action.status == HoldStatus.APPROACHING
     words = f"The hold {'would move the entropy there' if is_moved else _HOLD_WORDS[action.status]}"
     if action.target is not None:
         words += f" (target {_nats(action.target)} nats, now {_nats(course.entropy)})"
-    under = Control() if action.mu is None else replace(control_under(action, control), hold=None)
+    under = Control()
+    if acts:
+        under = replace(control_under(action, control), hold=None)
     effect = predicted_effect(under, measured.last, course)
     if action.mu is not None and effect is not None:
         words += f": µ {_mu(action.mu)}, {action.scope}, clips {percent(effect.clip_fraction, 1)}"
     forecast = None
     if effect is not None and effect.change is not None:
-        forecast = course.forecast(
-            effect.change, effect.change_error or 0.0, is_kept=action.mu is not None
-        )
+        forecast = course.forecast(effect.change, effect.change_error or 0.0, is_kept=acts)
     if effect is not None and forecast is not None:
         if action.target is not None and action.status in (HoldStatus.HOLDING, HoldStatus.SLEWING):
             targets = [action.target] * AHEAD
@@ -434,11 +435,7 @@ def _of_hold(
             forecast = _moved(forecast, _approach(course.entropy, targets))
         elif action.target is not None and action.status != HoldStatus.FALLBACK:
             forecast = _until(forecast, action.target, is_there=False)
-        effect = (
-            effect
-            if action.mu is None
-            else replace(effect, pace=_pace_of(forecast, course.entropy))
-        )
+        effect = effect if not acts else replace(effect, pace=_pace_of(forecast, course.entropy))
     if (
         action.status == HoldStatus.APPROACHING
         and action.target is not None

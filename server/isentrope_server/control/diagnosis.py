@@ -35,6 +35,7 @@ _COURSE = (
     metrics.ENTROPY_UNSEEN_CHANGE,
     metrics.CHANGE_BY_INTERVENTION,
     metrics.HOLD_MU,
+    metrics.HOLD_BONUS,
     metrics.HOLD_TARGET,
     metrics.REWARD_MEAN,
 )
@@ -118,7 +119,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         targets={
             step: target for step, target in finite(last[metrics.HOLD_TARGET]).items() if target > 0
         },
-        is_acting=run.step in finite(last[metrics.HOLD_MU]),
+        is_acting=run.step in finite(last[metrics.HOLD_MU]) | finite(last[metrics.HOLD_BONUS]),
         rewards=finite(last[metrics.REWARD_MEAN]),
         applied_steps=[step for _, step in controls.applied_steps(connection, run.key)],
         findings=[

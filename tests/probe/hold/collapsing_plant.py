@@ -60,6 +60,7 @@ class CollapsingPlant:
         noise: float = 0.004,
         bias: float = 0.0,
         gain: float = GAIN,
+        bonus_effect: float | None = None,
     ) -> None:
         """
         Args:
@@ -70,10 +71,11 @@ class CollapsingPlant:
             noise: of a step's mean entropy, in nats.
             bias: change of a step that has nothing to do with its unit prediction.
             gain: of the unit prediction from step 60 on; before, GAIN.
+            bonus_effect: what an entropy bonus of 1 adds to a unit prediction; None: not measured.
         """
         self._random = random.Random(0)
         self._lag, self._drift, self._memory, self._noise = lag, drift, memory, noise
-        self._bias, self._gain = bias, gain
+        self._bias, self._gain, self._bonus_effect = bias, gain, bonus_effect
         self._estimator = EntropyEstimator()
         self._average = 0.0
         self._arriving: list[Measured] = []
@@ -96,6 +98,8 @@ class CollapsingPlant:
         unit = (
             WhatIfCurve(sums, scope, Method.CLIP_V).at(action.mu, action.mu).unit_predicted_change
         )
+        if action.bonus is not None and self._bonus_effect is not None:
+            unit += action.bonus * self._bonus_effect
         seen = self.entropy + self._random.gauss(0, self._noise)
         self._average = self._memory * self._average + (1 - self._memory) * unit
         gain = GAIN if step < 60 else self._gain
@@ -106,5 +110,11 @@ class CollapsingPlant:
             mean_entropy=seen, unit_prediction=unit, observed_change=change, momentum=0.9
         )
         self._arriving.append(
-            Measured(step=step, entropy=estimate, calibrated=TRUSTED, what_if=sums)
+            Measured(
+                step=step,
+                entropy=estimate,
+                calibrated=TRUSTED,
+                what_if=sums,
+                bonus_effect=self._bonus_effect,
+            )
         )

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from isentrope_wire.control import LARGEST_CHANGE, Hold, HoldSide, Method, Scope
+from isentrope_wire.control import LARGEST_CHANGE, Control, Hold, HoldLever, HoldSide, Method, Scope
 from isentrope_wire.hold_decision import (
+    BONUS_STEP,
     HYSTERESIS,
     LARGEST_LAG,
     RATE,
@@ -20,6 +21,7 @@ from isentrope_wire.hold_decision import (
     HoldStatus,
     Measured,
     Plan,
+    control_under,
 )
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 from tests.probe.hold.collapsing_plant import GAIN, TRUSTED, CollapsingPlant, decided, step_sums
@@ -130,6 +132,54 @@ def test_a_mean_over_the_kept_tokens_alone_is_solved_for_as_such(entropy: float)
     assert action.status == HoldStatus.HOLDING
     assert 0.5 * reached == pytest.approx(RATE * (0.5 - entropy), abs=1e-6)
     assert state.plans[-1].unit_prediction == reached
+
+
+def test_bonus_acts_where_no_threshold_suffices() -> None:
+    hold = replace(HOLD, mu_min=1.3, mu_max=1.9)
+    numbers = replace(measured(0.45), bonus_effect=0.1)
+    state, action = clipping_at(1.35), None
+    _, alone = decided(replace(hold, lever=HoldLever.THRESHOLDS), state, numbers, step=10)
+    assert (alone.status, alone.mu, alone.bonus) == (HoldStatus.LIMIT, 1.3, None)
+    before = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V).at(1.35, 1.35)
+    last = before.unit_predicted_change
+    for _ in range(20):
+        state = replace(state, plans=(Plan(9, last),))
+        state, action = decided(hold, state, numbers, step=10)
+        assert (action.mu, action.status) == (None, HoldStatus.HOLDING)
+        assert "no threshold moves the entropy as far" in action.reason
+        # A bonus goes on from what the thresholds added, and moves no faster than it may.
+        moved = state.plans[-1].unit_prediction - last
+        assert 0 <= 0.5 * moved <= max(BONUS_STEP * LARGEST_CHANGE * 0.5, 0.5 * 0.1) + 1e-9
+        last = state.plans[-1].unit_prediction
+    assert action is not None
+    assert action.bonus is not None
+    assert 0.5 * (-0.04 + 0.1 * action.bonus) == pytest.approx(RATE * 0.05)
+    control = Control(method="clip_v", hold={"target_entropy": 0.5}, parameters={"epsilon_low": 1})
+    acting = control_under(action, control)
+    assert (acting.method, acting.mu_low) == (Method.ENTROPY_BONUS, None)
+    assert acting.parameters == {"epsilon_low": 1.0, "coefficient": action.bonus}
+    # At the target thresholds suffice, with some to spare: they go on where they are needed.
+    back, there = decided(HOLD, state, replace(measured(0.5), bonus_effect=0.1), step=11)
+    assert (there.status, there.bonus, back.bonus) == (HoldStatus.HOLDING, None, None)
+    unmeasured = replace(numbers, bonus_effect=None)
+    assert decided(hold, clipping_at(1.35), unmeasured, step=10)[1].status == HoldStatus.LIMIT
+
+
+@pytest.mark.parametrize(
+    ("share", "lever"), [(1.3, "auto"), (0.1, "auto"), (1.3, "bonus"), (0.5, "bonus")]
+)
+def test_bonus_reaches_what_thresholds_do_not(share: float, lever: str) -> None:
+    mild = {"mu_min": 1.9, "lever": lever}
+    plant = CollapsingPlant(lag=1, drift=-0.002, noise=0.002, bonus_effect=0.05)
+    target = share * plant.entropy
+    plant.run(Hold(target_entropy=target, **mild), 200)  # type: ignore[arg-type]  # checked there
+    assert max(abs(entropy / target - 1) for entropy in plant.entropies[120:]) < 0.05
+    assert any(action.bonus is not None for action in plant.actions)
+    assert lever == "auto" or all(action.mu is None for action in plant.actions)
+    thresholds = CollapsingPlant(lag=1, drift=-0.002, noise=0.002, bonus_effect=0.05)
+    thresholds.run(Hold(target_entropy=target, **{**mild, "lever": "thresholds"}), 200)  # type: ignore[arg-type]
+    off = max(abs(entropy / target - 1) for entropy in thresholds.entropies[120:])
+    assert off > 0.05 or share == 0.5
 
 
 def test_a_threshold_moves_only_so_far_in_a_step() -> None:

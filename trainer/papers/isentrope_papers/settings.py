@@ -43,6 +43,8 @@ class RunSettings:
     """The step after which `control` is pushed; 0: it is active from the first step on."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
+    first_seed: int = 0
+    """What is added to a plan's seeds: where a judgement is to have seeds of its own."""
     threads: int = 1
     """That torch computes with. Sums are split over threads, so another number gives another
     run."""
@@ -79,7 +81,8 @@ class RunSettings:
         return self.training.task, self.policy, self.warm_start
 
     def with_seed(self, seed: int) -> RunSettings:
-        return dataclasses.replace(self, training=dataclasses.replace(self.training, seed=seed))
+        own = dataclasses.replace(self.training, seed=self.first_seed + seed)
+        return dataclasses.replace(self, training=own)
 
     @property
     def planned_seconds(self) -> float:
@@ -187,6 +190,7 @@ class Plan:
         *,
         policy: PolicyConfig | None = None,
         warm_start: WarmStartConfig | None = None,
+        first_seed: int = 0,
         **training: Any,
     ) -> RunSettings:
         """Settings of a run, made of the base with other fields of `TrainingConfig`; `over_seeds`
@@ -209,7 +213,13 @@ class Plan:
             # Only the default is shipped. Learning more than well-formed answers takes minutes.
             if self.quick and (policy, warm_start) != (PolicyConfig(), WarmStartConfig()):
                 warm_start = dataclasses.replace(warm_start, steps=40, batch_size=32)
-        return RunSettings(training=config, control=control, policy=policy, warm_start=warm_start)
+        return RunSettings(
+            training=config,
+            control=control,
+            policy=policy,
+            warm_start=warm_start,
+            first_seed=first_seed,
+        )
 
     def language_model(
         self, control: isentrope.Control | Mapping[str, object] | None = None, **training: Any
