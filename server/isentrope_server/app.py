@@ -32,7 +32,12 @@ from isentrope_server.api.export import ExportFormat
 from isentrope_server.backend import in_background, open_backend
 from isentrope_server.counters import MeasuredRequests, ServerFigures
 from isentrope_server.digests import keep_digests_current
-from isentrope_server.housekeeping import end_expired_controls, keep_house, keep_tokens_current
+from isentrope_server.housekeeping import (
+    end_expired_controls,
+    keep_acknowledged,
+    keep_house,
+    keep_tokens_current,
+)
 from isentrope_server.ingest.servicer import start_grpc
 from isentrope_server.security.gate import BodyLimit, Gate, GrpcGate, RootPath
 from isentrope_server.security.sessions import BrowserSessions
@@ -151,6 +156,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with in_background(
             keep_house(backend),
             keep_tokens_current(backend),
+            keep_acknowledged(backend),
             end_expired_controls(backend),
             keep_digests_current(backend),
             *(keep_sending(backend, url) for url in settings.notify),

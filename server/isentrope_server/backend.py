@@ -26,6 +26,7 @@ from isentrope_server.security.tokens import (
     ensure_owner_token,
 )
 from isentrope_server.settings import Settings
+from isentrope_server.store.acknowledged import Acknowledged
 from isentrope_server.store.database import (
     POSTGRESQL,
     Database,
@@ -55,6 +56,7 @@ class Backend:
     hub: Hub
     tokens: TokenBook
     owner_token: str
+    acknowledged: Acknowledged
     notifications: Notifications | None
     """None: no other server can share the database."""
     exporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(EXPORTS_AT_ONCE))
@@ -116,6 +118,9 @@ async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
             )
             if notifications is not None:
                 notifications.start()
+            acknowledged = Acknowledged(settings.home)
+            with database.reading() as connection:
+                acknowledged.load(connection)
             backend = Backend(
                 settings=settings,
                 database=database,
@@ -123,12 +128,14 @@ async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
                 hub=hub,
                 tokens=tokens,
                 owner_token=owner_token,
+                acknowledged=acknowledged,
                 notifications=notifications,
             )
             try:
                 yield backend
             finally:
                 hub.close()
+                acknowledged.save()
         finally:
             if writer.alive:
                 await asyncio.to_thread(writer.stop)

@@ -211,6 +211,7 @@ async def _rest(backend: Backend, effort: Effort) -> None:
 
 
 RELOAD_SECONDS = 1.0
+ACKNOWLEDGED_SECONDS = 1.0
 """How long a token that another server revoked may still be accepted."""
 NOTE_USES_SECONDS = 5.0
 """Accuracy of `last_used_at`; storing it is a COMMIT."""
@@ -221,6 +222,13 @@ async def note_uses(backend: Backend) -> None:
     uses = backend.tokens.take_uses()
     if uses:
         await backend.write(lambda transaction: access.note_token_use(transaction.connection, uses))
+
+
+async def keep_acknowledged(backend: Backend) -> None:
+    """Write down each second how far streams were acknowledged."""
+    while True:
+        await asyncio.sleep(ACKNOWLEDGED_SECONDS)
+        await asyncio.to_thread(backend.acknowledged.save)
 
 
 async def keep_tokens_current(backend: Backend) -> None:

@@ -120,6 +120,8 @@ FAULTS = (
     Fault(disk_faults.sync_where_locks_do_not_reach),
     Fault(database_faults.database_file_lost, in_short_tier=False),
     Fault(database_faults.database_restored_from_backup),
+    Fault(database_faults.wal_removed, in_short_tier=False),
+    Fault(database_faults.acknowledged_and_gone, in_short_tier=False),
     Fault(disk_faults.server_writes_fail, in_short_tier=False, needs=COMPILER),
     _shared(spool_damage.truncated_segment),
     _shared(spool_damage.flipped_bit),

@@ -35,6 +35,54 @@ def database_file_lost(stage: Stage) -> Verdict:
     return stage.judge(trainer)
 
 
+def wal_removed(stage: Stage) -> Verdict:
+    """SQLite's -wal is removed under the server, which is killed: it acknowledges nothing more, and
+    the next start gets all."""
+    database = stage.server.home / "isentrope.db"
+    trainer = stage.running_trainer("logless", environment=KEPT)
+    _report_further(trainer)
+    database.with_name(f"{database.name}-wal").unlink()
+    wait_for(lambda: _cause(stage) == "database_file", 10.0, "the server is not ready")
+    _report_further(trainer)
+    stage.server.kill()
+    stage.server.start()
+    stage.expect_a_fresh_report(trainer)
+    return stage.judge(trainer)
+
+
+def acknowledged_and_gone(stage: Stage) -> Verdict:
+    """The database loses what it had acknowledged of a run that is over: after the next start it is
+    a gap, and `sync` brings back what the home has kept."""
+    home = stage.folder / "home-over"
+    trainer = stage.running_trainer("over", home=home, environment=KEPT)
+    command(stage, "backup", str(stage.folder / "copy.db"))
+    _report_further(trainer)
+    trainer.stop()
+    trainer.finish()
+    stage.expect_delivery(trainer)
+    time.sleep(2.5)  # the file is as of the last second
+    stage.server.kill()
+    for suffix in ("", "-wal", "-shm"):
+        (stage.server.home / f"isentrope.db{suffix}").unlink(missing_ok=True)
+    (stage.folder / "copy.db").rename(stage.server.home / "isentrope.db")
+    stage.server.start()
+    (gap,) = stage.api.get("/runs/over/gaps").json()["items"]
+    (stream,) = stage.oracle.truth.streams("over").values()
+    given = stage.server.environment | {"ISENTROPE_HOME": str(home)}
+    subprocess.run(
+        [sys.executable, "-m", "isentrope", "sync"], env=given, check=True, capture_output=True
+    )
+    verdict = stage.verdict_on([trainer.ledger])
+    last = len(trainer.ledger.offers) + 1
+    covered = (gap["first_seq"], gap["last_seq"])
+    verdict.require(covered == (stream.acked_through + 1, last), f"the gap was {gap}")
+    verdict.require("had acknowledged" in gap["reason"], f"the gap was {gap}")
+    verdict.require(stage.api.get("/runs/over/gaps").json()["items"] == [], "a gap is left")
+    verdict.require("no longer all that was acknowledged" in stage.server.log, "no line says so")
+    verdict.hold()
+    return verdict
+
+
 def database_restored_from_backup(stage: Stage) -> Verdict:
     """A backup is brought back: living runs send again what it lacks by themselves, `isentrope
     sync` those that ended since."""

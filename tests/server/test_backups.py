@@ -93,6 +93,38 @@ def test_a_removed_log_of_sqlite_loses_nothing(tmp_path: Path) -> None:
         assert left.execute("SELECT step FROM runs").fetchone() == (4,)
 
 
+def test_what_was_acknowledged_and_is_gone_is_a_gap(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = tmp_path / "home"
+    with ServerInThread(home) as server:
+        rank, whole = Rank(server), Rank(server)
+        rank.report(0, x=1.0)
+        whole.report(0, x=1.0)
+    shutil.copy(home / "isentrope.db", tmp_path / "copy.db")
+    with ServerInThread(home) as server:
+        late, gone = Rank(server, run_id=rank.run_id), Rank(server)
+        late.seq = 1
+        late.report(1, x=1.0)
+        late.report(2, x=1.0)
+        gone.report(0, x=1.0)
+    for left in home.glob("isentrope.db*"):
+        left.unlink()
+    shutil.copy(tmp_path / "copy.db", home / "isentrope.db")
+    with ServerInThread(home) as server:
+        (gap,) = server.http.get(f"{rank.path}/gaps").json()["items"]
+        assert (gap["first_seq"], gap["last_seq"], gap["rank"]) == (2, 3, 0)
+        assert "had acknowledged these records and has them no longer" in gap["reason"]
+        assert server.http.get(f"{whole.path}/gaps").json()["items"] == []
+        again = Rank(server, run_id=rank.run_id)
+        assert again.welcome.acked_through == 1
+        again.seq = 1
+        again.report(1, x=1.0)
+        again.report(2, x=1.0)
+        assert server.http.get(f"{rank.path}/gaps").json()["items"] == []
+    assert "all that was acknowledged of 2 runs" in caplog.text
+
+
 def test_damage_that_is_found_ends_acknowledgement(tmp_path: Path) -> None:
     database = tmp_path / "home" / "isentrope.db"
     with ServerInThread(tmp_path / "home", housekeeping_interval_seconds=0.05) as server:

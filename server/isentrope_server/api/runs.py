@@ -241,10 +241,18 @@ async def list_gaps(
 ) -> Page[Gap]:
     """Newest first. Late records are not a gap."""
     before = page_after(cursor, 2)
-    found = await read_of(
-        backend, run, lambda c: streams.newest_gaps(c, run.key, before=before, limit=limit + 1)
+    found, known = await read_of(
+        backend,
+        run,
+        lambda c: (
+            streams.newest_gaps(c, run.key, before=before, limit=limit + 1),
+            streams.all_of(c, run.key),
+        ),
     )
-    return page_of(found, limit)
+    page = page_of(found, limit)
+    if before is None:
+        page = replace(page, items=[*backend.acknowledged.gaps(run.id, known)[:limit], *page.items])
+    return page
 
 
 @router.get("/runs/{run_id}/alerts")

@@ -130,6 +130,9 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             self._sorting, sort_out, records
         )
         receipt = await self._take_in(context, sender, sorted_out)
+        self._backend.acknowledged.note(
+            sender.run_id, sender.incarnation, sender.rank, receipt.acked_through
+        )
         for refused in receipt.quarantined[:1]:
             _log.warning(
                 "Run %s, rank %d: %d records of a push can't be used and are kept apart, the first (seq %d) because: %s",

@@ -175,6 +175,12 @@ def initial_controls(connection: Connection, run_key: int) -> list[ControlItem]:
     ]
 
 
+def all_of(connection: Connection, run_key: int) -> list[Stream]:
+    """The streams of a run, of all ranks and incarnations."""
+    rows = connection.execute(_STREAMS.where(streams.c.run_key == run_key))
+    return [Stream(**row._mapping) for row in rows]
+
+
 def incarnations(connection: Connection, run_key: int) -> list[Incarnation]:
     """The run's incarnations, oldest first by the time their first rank started."""
     by_name: dict[str, list[Stream]] = {}
