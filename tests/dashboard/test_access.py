@@ -103,6 +103,7 @@ def test_a_token_is_made_shown_once_signs_in_and_is_revoked(
 def test_start_makes_a_token_that_reports_and_shows_the_first_run(
     site: Site, open_page: OpenPage
 ) -> None:
+    Rank(site.server, name="earlier")
     page = open_page("/start", width=390, height=844)
     lines = page.locator("#start-environment pre")
     expect(lines).to_contain_text(f'ISENTROPE_URL="{site.url}"')
@@ -121,6 +122,8 @@ def test_start_makes_a_token_that_reports_and_shows_the_first_run(
     expect(page.get_by_role("link", name="just begun reports")).to_have_attribute(
         "href", f"/runs/{run}"
     )
+    page.goto(f"{site.url}/start?follow=yes")
+    page.wait_for_url(f"{site.url}/runs/{run}")
 
 
 @pytest.mark.browser

@@ -271,7 +271,8 @@ def _show_address(server: ServerProcess, headless: bool) -> None:
         shown_url = login_url
     click.echo(shown_url)
     if not headless:
-        _open_browser(login_url)
+        # There is no run yet: this page opens it with its first report.
+        _open_browser(login_url.replace("/?", "/start?follow=yes&", 1))
 
 
 def _import_training(trainer: str, beside: Executor, shown: Future[None]) -> None:

@@ -3,6 +3,7 @@ a loop."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +16,7 @@ from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import card, icon, row, spacer, text
-from isentrope_dashboard.live import Api, refusal
+from isentrope_dashboard.live import Api, in_browser, refusal
 from isentrope_dashboard.view import View, address_of
 from isentrope_wire.answers import TokenScope
 
@@ -40,9 +41,17 @@ trainer.train()"""
 DEMO = "isentrope demo"
 
 
-async def start_page(client: AsyncClient, _view: View) -> tuple[Component, str]:
+FOLLOW = "follow"
+"""Parameter of the address: the new run's page is opened, as where there was no run before."""
+_EARLIER = 60.0
+"""Seconds: a run that began so shortly before the page was opened is one to follow."""
+
+
+async def start_page(client: AsyncClient, view: View) -> tuple[Component, str]:
     """The page at /start, and at / where there is no run yet."""
-    me = await client.ask(calls.me())
+    me, counts = await asyncio.gather(client.ask(calls.me()), client.ask(calls.run_counts()))
+    follows = FOLLOW in view.query or not counts.total
+    appears = "opens" if follows else "appears"
     make: Any = dmc.Button("Make a token", id="start-make-token", size="xs")
     if me.scope != TokenScope.ADMIN:
         make = text("The owner of this server makes a token of scope ingest for you.", "dim")
@@ -71,9 +80,11 @@ async def start_page(client: AsyncClient, _view: View) -> tuple[Component, str]:
         title="Or watch a demonstration", name="guide",
     )  # fmt: skip
     waiting = card(
-        row(dmc.Loader(size="xs"), html.Div("Waiting for a new run. It appears here with its first report.", id="start-news"), spacer()),
-        dcc.Interval(id="start-clock", interval=3000),
-        dcc.Store(id="start-opened", data=time.time()),
+        row(dmc.Loader(size="xs"), html.Div(f"Waiting for a new run. It {appears} here with its first report.", id="start-news"), spacer()),
+        dcc.Interval(id="start-clock", interval=1000 if follows else 3000),
+        dcc.Store(id="start-opened", data=time.time() - _EARLIER * follows),
+        dcc.Store(id="start-follows", data=follows),
+        dcc.Store(id="start-run"),
         name="guide", role="status",
     )  # fmt: skip
     heading = row(html.H1("Start a run", className="page-title"))
@@ -124,14 +135,20 @@ def register(app: Dash, api: Api) -> None:
         words = "Shown only now: copy it. It is listed under Access, where it can be revoked."
         return code(environment(view.origin, api.grpc_port, made.token)), words, None
 
-    clock = (Input("start-clock", "n_intervals"), State("start-opened", "data"))
+    clock = (
+        Input("start-clock", "n_intervals"),
+        State("start-opened", "data"),
+        State("start-follows", "data"),
+    )
+    in_browser(app, "isentrope.openRun", Output("start-run", "id"), Input("start-run", "data"))
 
-    @api.callback(app, Output("start-news", "children"), *clock)
-    async def look(client: AsyncClient, _view: View, _ticks: int, opened: float) -> Any:
+    @api.callback(app, Output("start-news", "children"), Output("start-run", "data"), *clock)
+    async def look(
+        client: AsyncClient, _view: View, _ticks: int, opened: float, follows: bool
+    ) -> Any:
         newest = await client.newest(calls.runs(), 1)
         if not newest or newest[0].created_at < opened:
-            return no_update
+            return no_update, no_update
         run = newest[0]
-        return html.A(
-            [html.B(run.name), " reports: open it ", icon("arrow", 13)], href=address_of(run.id)
-        )
+        words = [html.B(run.name), " reports: open it ", icon("arrow", 13)]
+        return html.A(words, href=address_of(run.id)), run.id if follows else no_update
