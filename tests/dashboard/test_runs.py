@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from isentrope.client.connection import AsyncClient
+from isentrope_dashboard.components import basics
 from isentrope_dashboard.components.basics import sparkline
 from isentrope_dashboard.formatting import MISSING
 from isentrope_dashboard.pages import runs
@@ -138,6 +139,17 @@ def test_a_rise_is_no_loss_and_chosen_columns_have_cells() -> None:
         ("optim.lr", "desc"),
         ("Step", None),
     ]
+
+
+def test_runs_of_a_project_have_one_scale() -> None:
+    low, high = (summary(digest=digest(entropy_line=[top, top])) for top in (0.5, 1.0))
+    half = words_of_line(runs.shown_row(low, (), runs._tops([low, high])))
+    alone = words_of_line(runs.shown_row(low, (), runs._tops([low])))
+    assert half == basics.sparkline([0.5, 0.5], 1.0) != alone == basics.sparkline([0.5, 0.5])
+
+
+def words_of_line(row: dict[str, Any]) -> str:
+    return str(row["entropy"].children[0].style["--drawing"])
 
 
 def test_a_row_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

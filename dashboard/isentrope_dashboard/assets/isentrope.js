@@ -379,7 +379,7 @@
   }
   document.addEventListener("change", ({ target }) => target.dataset.param && target.value && show({ [target.dataset.param]: target.value }));
   // ---- keys --------------------------------------------------------------------------------------------------
-  const KEYS = [["1 – 6", "Open a tab of a run"], ["/", "Search"], ["?", "Show the keys"], ["Esc", "Close what is open"]];
+  const KEYS = [["1 – 6", "Open a tab of a run"], ["/", "Search"], ["Ctrl K", "Go to a run or a metric"], ["j, k", "Next and previous run of the list"], ["?", "Show the keys"], ["Esc", "Close what is open"]];
   function showKeys() {
     const dialog = document.body.appendChild(document.createElement("dialog")), list = dialog.appendChild(document.createElement("dl"));
     dialog.className = "keys-dialog";

@@ -102,6 +102,11 @@ SCORE = (
 SIGMA = "σ: the threshold counts standard deviations of the score over the tokens of a step"
 
 
+def unbroken(words: str) -> str:
+    """A sentence of the server's whose lines do not end between a number and its per cent."""
+    return words.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
 def with_symbols(words: str) -> list[Any]:
     """A sentence of the server's, in which A and S_c are written as in the papers."""
     known = {"A": html.Span(html.I("A"), title=ADVANTAGE), "S_c": html.Span(S_C, title=SCORE)}
@@ -231,11 +236,11 @@ def native(tag: str, **props: Any) -> dict[str, Any]:
     return {"type": tag, "props": props}
 
 
-def sparkline(values: Sequence[float | None]) -> str:
-    """A line as a CSS picture; it begins at 0 where no value is negative, and breaks where one is
-    missing."""
+def sparkline(values: Sequence[float | None], top: float | None = None) -> str:
+    """A line as a CSS picture; it begins at 0 where no value is negative, ends at `top` or its own
+    highest value, and breaks where one is missing."""
     known = [value for value in values if value is not None]
-    low, high = min([0.0, *known]), max(known, default=0.0)
+    low, high = min([0.0, *known]), max([*known, *([] if top is None else [top])], default=0.0)
     span = (high - low) or 1.0
     across = SPARK_WIDTH / max(1, len(values) - 1)
     path, pen = "", "M"

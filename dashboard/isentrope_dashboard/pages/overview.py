@@ -16,7 +16,14 @@ from dash import html
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
-from isentrope_dashboard.components.basics import icon, plain, row, sparkline, text
+from isentrope_dashboard.components.basics import (
+    icon,
+    plain,
+    row,
+    sparkline,
+    text,
+    unbroken,
+)
 from isentrope_dashboard.components.header import LEVELS, STATUS
 from isentrope_dashboard.figures.chart import EMPTY, smoothed
 from isentrope_dashboard.figures.panel import Forecast
@@ -189,6 +196,7 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
         word, tone, _ = STATUS[run.status]
         drawing, look = "alert" if tone == "act" else "clock", tone
         message = _sentence(message.removeprefix(f"{word}: "))
+    message = unbroken(message)
     cure = [] if run.status == Status.FAILED else _cure(diagnosis)
     buttons: list[Any] = []
     link = ("tokens", "See the tokens") if diagnosis.cause is not None else None
@@ -238,7 +246,7 @@ def _cure(diagnosis: Diagnosis) -> list[Any]:
             rest = f" clips {percent(diagnosis.suggestion.clip_fraction)}."
         words += [html.B(f"{head}:"), rest] if rest else [html.B(head)]
     elif diagnosis.verdict is not None:
-        words += [html.B(f"v{diagnosis.verdict.version}: "), diagnosis.verdict.message]
+        words += [html.B(f"v{diagnosis.verdict.version}: "), unbroken(diagnosis.verdict.message)]
     return words
 
 

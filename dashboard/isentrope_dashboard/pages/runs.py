@@ -12,10 +12,11 @@ import json
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import dropwhile
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 
 import dash_ag_grid as dag
 import dash_mantine_components as dmc
@@ -51,6 +52,7 @@ from isentrope_wire.answers import (
     TokenScope,
 )
 from isentrope_wire.diagnosis.course import ACT_LEFT, WATCH_LEFT
+from isentrope_wire.methods import Method
 
 GRID = "runs"
 BLOCK_ROWS = 50
@@ -351,7 +353,8 @@ async def read_rows(
             page = await client.ask(
                 calls.runs(**group, **how, cursor=cursor, limit=size - len(rows))
             )
-            rows += (shown_row(run, extra) for run in page.items)
+            tops = _tops(page.items)
+            rows += (shown_row(run, extra, tops) for run in page.items)
             if page.next_cursor is not None:
                 return rows, [group["project"], page.next_cursor, True]
         cursor, is_headed = None, False
@@ -466,10 +469,30 @@ def _register_changes(app: Dash, api: Api) -> None:
         return bool(refused), refused, changed + 1, [] if not refused else no_update
 
 
-def shown_row(run: RunSummary, extra: Sequence[str] = ()) -> dict[str, Any]:
+Tops: TypeAlias = Mapping[str, tuple[float, float]]
+"""Project -> its highest entropy and reward: the small lines of its runs have one scale."""
+
+
+def _tops(items: Sequence[RunSummary]) -> Tops:
+    tops: dict[str, tuple[float, float]] = {}
+    for run in items:
+        if run.digest is not None:
+            lines = run.digest.entropy_line, run.digest.reward_line
+            before = tops.get(run.project, (0.0, 0.0))
+            entropy, reward = (
+                max([top, *(value for value in line if value is not None)])
+                for top, line in zip(before, lines, strict=True)
+            )
+            tops[run.project] = entropy, reward
+    return tops
+
+
+def shown_row(
+    run: RunSummary, extra: Sequence[str] = (), tops: Tops = MappingProxyType({})
+) -> dict[str, Any]:
     """The run's row; of one that can't be shown its name, and why."""
     with live.Guard() as guard:
-        return run_row(run, extra)
+        return run_row(run, extra, tops)
     live.log_first(guard.error)
     words = live.failure_in_words(guard.error)
     name = _two_lines(html.A(run.name, href=address_of(run.id), tabIndex=-1), run.id)
@@ -478,9 +501,12 @@ def shown_row(run: RunSummary, extra: Sequence[str] = ()) -> dict[str, Any]:
     return {**missing, "id": run.id, "label": run.name, "name": name, "status": why}
 
 
-def run_row(run: RunSummary, extra: Sequence[str] = ()) -> dict[str, Any]:
+def run_row(
+    run: RunSummary, extra: Sequence[str] = (), tops: Tops = MappingProxyType({})
+) -> dict[str, Any]:
     """The row: what actions need, and the cell of each column; also of the `extra` ones."""
     digest = run.digest
+    top_entropy, top_reward = tops.get(run.project, (None, None))
     newest = digest.metrics if digest else {}
     known = {_METRIC + name: told_apart(value) for name, value in newest.items()}
     known |= {_CONFIG + name: value for name, value in flat(run.config).items()} if extra else {}
@@ -499,8 +525,12 @@ def run_row(run: RunSummary, extra: Sequence[str] = ()) -> dict[str, Any]:
         "status": _two_lines(*_status(run)),
         "share_lost": _share_lost(digest.share_lost if digest else None, tone),
         "steps_to_three_quarters_lost": _steps_left(run),
-        "entropy": _line(digest.entropy_line, digest.entropy, "iris") if digest else MISSING,
-        "reward": _line(digest.reward_line, digest.reward, "dim") if digest else MISSING,
+        "entropy": _line(digest.entropy_line, digest.entropy, "iris", top_entropy)
+        if digest
+        else MISSING,
+        "reward": _line(digest.reward_line, digest.reward, "dim", top_reward)
+        if digest
+        else MISSING,
         "step": f"{count(run.step)}{planned}",
         "control": _control(digest.control if digest else None),
         "tags": _tags(run),
@@ -633,20 +663,19 @@ def _steps_left(run: RunSummary) -> str:
     return f"{count(whole)} {'step' if whole == 1 else 'steps'}"
 
 
-def _line(values: Sequence[float | None], newest: float | None, tone: str) -> Any:
+def _line(
+    values: Sequence[float | None], newest: float | None, tone: str, top: float | None
+) -> Any:
     if newest is None:
         return MISSING
-    return html.Span(
-        [
-            html.I(className=f"spark {tone}", style={"--drawing": basics.sparkline(values)}),
-            number(newest),
-        ]
-    )
+    drawing = basics.sparkline(values, top)
+    line = html.I(className=f"spark {tone}", style={"--drawing": drawing})
+    return html.Span([line, number(newest)])
 
 
 def _control(control: DigestControl | None) -> str:
     """The active control in a few characters: `Clip_V µ 1.00`, `hold 75%`."""
-    if control is None:
+    if control is None or (control.method == Method.NONE and control.hold_target is None):
         return MISSING
     if control.hold_target is not None:
         return f"hold {control.hold_target}"
