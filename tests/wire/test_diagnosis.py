@@ -356,6 +356,13 @@ def test_the_suggestion_is_the_cheapest_control_under_which_the_forecast_does_no
     assert "and falls" in control.reason
 
 
+def test_nothing_is_suggested_where_groups_teach_nothing() -> None:
+    for kind, suggests in (("truncation", True), ("zero_advantage", False)):
+        answer = diagnose(run(collapse, 41, last=last(), findings=[alert_at(30, kind)]))
+        assert (answer.suggestion is not None) == suggests
+    assert "Most groups teach nothing" in answer.message
+
+
 def test_the_same_situation_gives_the_same_threshold() -> None:
     thresholds = set()
     for seed in range(10):

@@ -686,6 +686,11 @@ def _suggestion(state: _State, why: str) -> tuple[Suggestion | None, str]:
         or measured.target is not None
     ):
         return None, ""
+    findings = recent_findings(measured, state.age)
+    if any(alert.kind == "zero_advantage" for alert in findings):
+        return None, (
+            "Most groups teach nothing: no control of the entropy changes that, see the check."
+        )
     direction = -1 if lost > 0 else 1
     is_far = abs(lost) >= 1 - WATCH_LEFT
     # What comes back, or is level, needs no threshold. One clear step of the last ten is enough:

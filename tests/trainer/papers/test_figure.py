@@ -4,7 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from isentrope.methods.targets import entrocraft_band
 from isentrope_papers import drawing, evidence
+from isentrope_papers.beyond.controllers import FIRST_SEED, Controllers, targets_of
 from isentrope_papers.figure import Check, Figure, Results, all_figures
 from isentrope_papers.report import Judged, Outcome, judge, reproduction
 from isentrope_papers.runs import Run, RunFolder, make_run
@@ -134,3 +136,20 @@ def test_every_task_has_as_many_held_out_problems_as_are_planned() -> None:
     assert {task.name for task, _ in wanted} == set(TASKS)
     for task, problems in wanted:
         assert make_task(0, task, hold_out=True).problem(problems - 1, "held_out").prompt
+
+
+def test_controllers_have_targets_and_seeds_of_their_own() -> None:
+    plan = Plan(seeds=(0, 1))
+    arms = Controllers().arms(plan)
+    assert {run.seed for run in plan.over_seeds(*arms.values())} == {FIRST_SEED, FIRST_SEED + 1}
+    steps = arms["hold, 75 %"].training.steps
+    assert targets_of("hold, 75 %", steps) == pytest.approx([0.45] * steps)
+    annealed = arms["hold, anneal"].control.held
+    assert annealed is not None
+    targets = targets_of("hold, anneal", steps)
+    for step in (1, steps // 2, steps):
+        assert annealed.target_at(step, None) == pytest.approx(targets[step - 1])
+    band = arms["Entrocraft, anneal"].control
+    low, high = entrocraft_band(band, steps // 2)
+    assert (low + high) / 2 == pytest.approx(targets[steps // 2 - 1])
+    assert (high - low) / (high + low) == pytest.approx(0.03)

@@ -36,7 +36,7 @@ SETTLED = 0.4
 CLOSE = 0.05
 LAST_STEPS = 50
 LEVELS = {"75 %": 0.75, "50 %": 0.5}
-ANNEAL = "100 to 50 %"
+ANNEAL = "anneal"
 BASELINE = "left to itself"
 HELD, BONUS_HELD, PEERS = "hold", "hold by a bonus", ("adaptive bonus", "Entrocraft", "STARE")
 
