@@ -247,6 +247,9 @@ class EntropyEstimate:
 RATE = 0.2
 """Share of the distance to the target that one step corrects: low enough for numbers that are noisy
 and some steps late."""
+LOOK_AHEAD = 9
+"""Steps. A share RATE of the way to a target that moves stays behind by its change in 1 / RATE
+steps, and the entropy behind the resting point by some four, with a beta_1 of 0.9."""
 FAR = 0.1
 """Share of the target: an entropy further from it approaches it, and is not held."""
 PACE_WEIGHT = 0.2
@@ -337,7 +340,7 @@ def decide(
     and the action, whose version the caller fills in."""
     hold = pushed.held
     assert hold is not None, "there is nothing to hold"
-    target = None
+    target, run_step = None, 0
     if measured is not None:
         run_step = measured.run_step + step - measured.step
         target = hold.target_at(run_step, measured.early_level)
@@ -351,7 +354,7 @@ def decide(
     resting_point = measured.entropy.resting_point + sum(
         gain * plan.unit_prediction + drift for plan in plans
     )
-    gap = target - resting_point
+    gap = _target_ahead(hold, measured, run_step, target) - resting_point
     unclipped = gain * measured.unclipped_prediction + drift
     wanted = _wanted_change(hold, target, gap, unclipped)
     # In nats: what clipping has to add to the change of the step with nothing clipped.
@@ -419,6 +422,13 @@ def decide(
     acting = HoldState(acting=True, scope=scope, mu=mu, pace=pace, plans=(*plans, plan))
     action = Action(version=0, status=status, scope=scope, mu=mu, reason=watch, target=target)
     return acting, _on_the_way(action, acting, gap, watch)
+
+
+def _target_ahead(hold: Hold, measured: Measured, run_step: int, target: float) -> float:
+    """The target that the step steers to, in nats: on a curve that of LOOK_AHEAD steps later."""
+    if hold.target_curve is None:
+        return target
+    return hold.target_at(run_step + LOOK_AHEAD, measured.early_level) or target
 
 
 def _wanted_change(hold: Hold, target: float, gap: float, unclipped: float) -> float:

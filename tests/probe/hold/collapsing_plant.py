@@ -112,6 +112,7 @@ class CollapsingPlant:
         self._arriving.append(
             Measured(
                 step=step,
+                run_step=step,
                 entropy=estimate,
                 calibrated=TRUSTED,
                 what_if=sums,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
@@ -315,9 +316,26 @@ def test_a_share_is_of_the_early_level_once_it_is_known() -> None:
 
 def test_a_curve_s_target_is_that_of_the_step_that_begins() -> None:
     hold = Hold(target_curve=((100, 0.6), (200, 0.4)))
-    _, action = decided(hold, clipping_at(1.0), replace(measured(0.5), run_step=148), step=11)
+    # It steers to 0.482, which the curve has nine steps later.
+    _, action = decided(hold, clipping_at(1.0), replace(measured(0.482), run_step=148), step=11)
     assert action.status == HoldStatus.HOLDING
     assert action.target == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("drift", "steps"), [(-0.002, 100), (-0.02, 200)])
+def test_entropy_stays_on_a_moving_target(drift: float, steps: int) -> None:
+    plant = CollapsingPlant(lag=1, drift=drift, noise=0.002, bonus_effect=0.05)
+    hold = Hold(target_curve=((0, plant.entropy), (steps, plant.entropy / 2)))
+    plant.run(hold, steps)
+    targets = [some_target(hold, step) for step in range(steps)]
+    off = [of / to - 1 for of, to in zip(plant.entropies, targets, strict=True)]
+    assert fmean(map(abs, off[steps // 3 :])) < 0.01
+
+
+def some_target(hold: Hold, step: int) -> float:
+    target = hold.target_at(step, None)
+    assert target is not None
+    return target
 
 
 @pytest.mark.parametrize("share", [0.75, 0.25, 0.1, 0.01])
