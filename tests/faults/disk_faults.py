@@ -161,7 +161,8 @@ def spool_removed(stage: Stage) -> Verdict:
     stage.server.kill()
     time.sleep(1.0)
     assert trainer.folder is not None
-    shutil.rmtree(trainer.folder.path)
+    # At once: its shipper writes into it meanwhile.
+    shutil.rmtree(trainer.folder.path.rename(stage.folder / "removed"))
     stage.server.start()
     stage.expect_a_fresh_report(trainer)
     verdict = stage.judge(trainer, allowance=GONE)

@@ -74,12 +74,15 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
 
     async def Hello(self, request: pb.HelloRequest, context: _Context) -> pb.HelloReply:
         if request.protocol_version != PROTOCOL_VERSION:
+            newer, older = "server", "probe"
+            if request.protocol_version > PROTOCOL_VERSION:
+                newer, older = older, newer
             await abort(
                 context,
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"This server (isentrope {__version__}) uses protocol version {PROTOCOL_VERSION}, the probe (isentrope "
                 f"{printable(request.run.probe_version) or 'unknown'}) {request.protocol_version}. "
-                "Install the same version of isentrope on both sides.",
+                f"The {newer} is newer: upgrade the {older} to the same version of isentrope.",
             )
         try:
             cut_to_size(request.run)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import re
 import socket
 import time
 from collections.abc import Iterable, Sequence
@@ -124,15 +125,17 @@ def foreign_origin(headers: Headers) -> str:
     )
 
 
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]@/:?#\\\s]+)(:[0-9]*)?")
+"""Host and port; a user, a path, or a name behind an address in brackets is no host."""
+
+
 def is_own_host(host_header: str, allowed: Iterable[str]) -> bool:
     """Whether a Host header names this server. A name an attacker points at this address (DNS
     rebinding) does not."""
-    try:
-        name = urlsplit(f"//{host_header}").hostname
-    except ValueError:
+    parts = _HOST.fullmatch(host_header)
+    if parts is None:
         return False
-    if name is None:
-        return False
+    name = parts["name"].strip("[]").lower()
     try:
         ipaddress.ip_address(name)
     except ValueError:
