@@ -76,7 +76,7 @@ def judge(
         (-0.002, 0.003, Outcome.SLOWED, "Slowed the fall to "),
         (-0.004, 0.0004, Outcome.NO_EFFECT, "No effect on the fall:"),
         (0.002, 0.008, Outcome.TURNED, "Turned the fall into a rise:"),
-        (0.003, 0.008, Outcome.OVERSHOT, "Overshot, the fall became a rise:"),
+        (0.012, 0.016, Outcome.OVERSHOT, "Overshot, the fall became a rise:"),
         (0.0, -0.004, Outcome.STOPPED, "Stopped the rise:"),
         (-0.003, -0.009, Outcome.TURNED, "Turned the rise into a fall:"),
         (0.0, 0.0, Outcome.UNDECIDED, "Not clear: "),
@@ -179,6 +179,31 @@ def test_a_verdict_is_revised_after_20_50_100_200_steps() -> None:
     assert judge(0.0, steps=50).realised != judge(0.0, steps=49).realised
 
 
+@pytest.mark.parametrize(
+    ("realised", "added"), [(0.0, 0.004), (-0.002, 0.003), (-0.004, 0.0002), (0.0006, 0.003)]
+)
+def test_a_verdict_that_was_given_stays(realised: float, added: float) -> None:
+    """On a constant course, with the noise of the reference run, where it is given again: in 19 of
+    20."""
+    changed = 0
+    for seed in range(20):
+        given = [
+            judge(realised, added, steps=steps, scatter=0.015, seed=seed) for steps in (20, 50, 100)
+        ]
+        outcomes = {verdict.outcome for verdict in given} - {Outcome.UNDECIDED}
+        words = {verdict.message.partition(":")[0] for verdict in given}
+        changed += max(len(outcomes), len(words)) > 1
+    assert changed <= 1
+
+
+def test_a_verdict_gives_way_to_what_contradicts_it() -> None:
+    """Stopped for twenty steps; then the fall goes on as before."""
+    entropies = {step: 0.8 - 0.004 * max(0, step - 50) for step in range(1, 221)}
+    added = dict.fromkeys(range(21, 50), 0.004)
+    given = [verdict_on(version(CLIP), entropies, {}, added, end=end) for end in (45, 220)]
+    assert [verdict and verdict.outcome for verdict in given] == [Outcome.STOPPED, Outcome.SLOWED]
+
+
 def test_before_twenty_steps_it_is_too_early() -> None:
     early = judge(0.0, steps=12)
     assert (early.outcome, early.judged_steps) == (Outcome.UNDECIDED, 0)
@@ -193,11 +218,12 @@ def test_before_twenty_steps_it_is_too_early() -> None:
 def test_over_any_window_of_a_constant_course_it_says_the_same(
     realised: float, added: float
 ) -> None:
-    """Of a hundred windows of fifty steps, with the noise of the reference run, in ninety-five."""
+    """Of a hundred windows of fifty steps, with the noise of the reference run, in ninety; what is
+    said after twenty is kept."""
     outcomes = Counter(
         judge(realised, added, steps=50, scatter=0.015, seed=seed).outcome for seed in range(100)
     )
-    assert outcomes.most_common(1)[0][1] >= 95
+    assert outcomes.most_common(1)[0][1] >= 90
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from isentrope_wire.control import Method
@@ -76,26 +77,31 @@ def verdict_on(
     # where the slope begins.
     under = [step for step in sorted(entropies) if applied <= step <= end][: given or None]
     last = under[-1] if under else applied
-    realised = slope_of(under, [entropies[step] for step in under])
-    part = [value for step, value in added.items() if applied <= step <= last]
     predicted = version.predicted
     promised = None if predicted is None or predicted.pace is None else predicted.pace.value
     levels = _levels(version, entropies, last) if given else (None, None, None)
-    without = None
-    if realised is not None and part:
-        without = pace_without([entropies[at] for at in under], under, fmean(part), applied)
+    now = _judgement(under, entropies, added, promised)
+    said = now
     if targets is not None:
-        outcome, left = _of_hold(under, entropies, targets, realised), None
-    elif given < LEAST_POINTS or realised is None or without is None:
-        outcome, left = Outcome.UNDECIDED, None
-    else:
-        outcome, left = outcome_of(realised, without, promised)
-        ends = [median_at(entropies, step) for step in (applied, under[-1])]
-        if early is not None and _passes(early, *ends) and realised.direction:
-            outcome = Outcome.OVERSHOT
+        outcome = _of_hold(under, entropies, targets, now.realised)
+        said = now = replace(now, outcome=outcome, left=None)
+    elif given < LEAST_POINTS:
+        said = now = replace(now, outcome=Outcome.UNDECIDED, left=None)
+    elif given > PROMISED_STEPS:
+        said = _first_that_stands(now, under, entropies, added, promised)
+    ends = [median_at(entropies, step) for step in (applied, last)]
+    is_far = early is not None and _passes(early, *ends)
+    if (
+        targets is None
+        and is_far
+        and now.left is not None
+        and now.realised
+        and now.realised.direction
+    ):
+        said = replace(said, outcome=Outcome.OVERSHOT)
     return Verdict(
         version=version.version,
-        outcome=outcome,
+        outcome=said.outcome,
         steps=steps,
         judged_steps=given,
         clip_fraction=Compared(
@@ -104,16 +110,65 @@ def verdict_on(
             realised=_mean(clip_fractions, applied, last),
         ),
         promised=promised,
-        realised=None if realised is None else realised.value,
-        without=without,
-        left=left,
-        message=_in_words(
-            version, outcome, given, left, realised, without, clip_fractions.get(last, 0.0), levels
-        ),
+        realised=None if now.realised is None else now.realised.value,
+        without=now.without,
+        left=now.left,
+        message=_in_words(version, said, now, given, clip_fractions.get(last, 0.0), levels),
         level=levels[0],
         promised_level=levels[1],
         level_without=levels[2],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Judgement:
+    """What the steps under a control say of it."""
+
+    realised: Estimate | None
+    """Pace, in nats a step; None of fewer steps than a pace needs."""
+    without: float | None
+    """The pace that would have come; None: not known."""
+    outcome: Outcome = Outcome.UNDECIDED
+    left: float | None = None
+
+
+def _judgement(
+    steps: Sequence[int],
+    entropies: Mapping[int, float],
+    added: Mapping[int, float],
+    promised: float | None,
+) -> _Judgement:
+    """Of the steps under a control, the first being that at which it was applied."""
+    values = [entropies[step] for step in steps]
+    realised = slope_of(steps, values)
+    part = [value for step, value in added.items() if steps and steps[0] <= step <= steps[-1]]
+    if realised is None or not part:
+        return _Judgement(realised, None)
+    without = pace_without(values, steps, fmean(part), steps[0])
+    return _Judgement(realised, without, *outcome_of(realised, without, promised))
+
+
+def _first_that_stands(
+    now: _Judgement,
+    steps: Sequence[int],
+    entropies: Mapping[int, float],
+    added: Mapping[int, float],
+    promised: float | None,
+) -> _Judgement:
+    """The verdict as it was first given, while the pace may be the one that it was given by; else
+    today's."""
+    for mark in _REVISED:
+        if mark >= len(steps):
+            break
+        then = _judgement(steps[:mark], entropies, added, promised)
+        if then.outcome != Outcome.UNDECIDED and _agree(then.realised, now.realised):
+            return then
+    return now
+
+
+def _agree(then: Estimate | None, now: Estimate | None) -> bool:
+    """Whether two paces may be one: their 90 % intervals meet."""
+    return then is not None and now is not None and then.low <= now.high and now.low <= then.high
 
 
 _Levels = tuple[float | None, float | None, float | None]
@@ -221,14 +276,14 @@ def _mean(values: Mapping[int, float], first: int, last: int) -> float | None:
 
 def _in_words(
     version: ControlVersion,
-    outcome: Outcome,
+    said: _Judgement,
+    now: _Judgement,
     steps: int,
-    left: float | None,
-    realised: Estimate | None,
-    without: float | None,
     clipped: float,
     levels: _Levels,
 ) -> str:
+    """The verdict as it was given, `said`, with the numbers of `now`."""
+    outcome, realised, without = said.outcome, now.realised, now.without
     if version.hold is not None:
         of_hold = _HOLDS[outcome].format(acts="clips" if clipped else "waits")
         why = (
@@ -241,18 +296,18 @@ def _in_words(
         return f"Too early to say: judged after {PROMISED_STEPS} steps."
     if version.method == Method.NONE:
         return f"Clips nothing: {_pace(realised.value)} nats a step, over {steps} steps."
-    if without is None:
+    if without is None or said.without is None:
         return "Not judged: what it adds to each step is not known while the gain is not."
     beside = _levels_in_words(levels, steps)
     if outcome == Outcome.UNDECIDED:
         return f"Not clear: {beside or 'the entropy scatters more than it moves'}."
-    change, turned = ("fall", "rise") if without < 0 else ("rise", "fall")
+    change, turned = ("fall", "rise") if said.without < 0 else ("rise", "fall")
     beside = beside or (
         f"{_pace(realised.value)} nats a step, {_pace(without)} without it, over {steps} steps"
     )
     words = {
         Outcome.STOPPED: f"Stopped the {change}",
-        Outcome.SLOWED: f"Slowed the {change} to {percent(left or 0.0)}",
+        Outcome.SLOWED: f"Slowed the {change} to {percent(said.left or 0.0)}",
         Outcome.NO_EFFECT: f"No effect on the {change}",
         Outcome.OVERSHOT: f"Overshot, the {change} became a {turned}",
         Outcome.TURNED: f"Turned the {change} into a {turned}",

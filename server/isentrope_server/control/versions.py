@@ -27,7 +27,7 @@ from isentrope_wire.control_answers import (
     Verdict,
 )
 from isentrope_wire.diagnosis import health
-from isentrope_wire.diagnosis.course import AHEAD, own_share
+from isentrope_wire.diagnosis.course import own_share
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, PROMISED_STEPS
 from isentrope_wire.diagnosis.verdict import judged_after, median_at, verdict_on
 from isentrope_wire.numbers import document_of, read
@@ -91,9 +91,12 @@ def _verdicts(
         moved = [
             (math.log(median_at(entropies, at)), own[at] / entropies[at])
             for at in own
-            if entropies.get(at, 0.0) > 0 and median_at(entropies, at) > 0
+            if at < step + PROMISED_STEPS
+            and entropies.get(at, 0.0) > 0
+            and median_at(entropies, at) > 0
         ]
-        share = 1.0 if unseen or not moved else own_share(moved[-AHEAD:])
+        # Of the first twenty steps alone: a verdict that was given must not follow a later share.
+        share = 1.0 if unseen or not moved else own_share(moved)
         verdict = verdict_on(
             version,
             entropies,
