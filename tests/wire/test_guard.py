@@ -78,6 +78,26 @@ def test_a_fall_from_before_is_not_its_harm() -> None:
     assert lost_reward(flat, falling[30:], 100) == pytest.approx(0.8 - sum(falling[-30:]) / 30)
 
 
+@pytest.mark.parametrize(("steps_before", "most"), [(30, 2), (70, 0)])
+def test_a_noisy_fall_from_before_seldom_counts_as_harm(steps_before: int, most: int) -> None:
+    """Of twenty runs whose reward falls steadily before the control and under it, by 0.003 a step
+    with ten times as much noise; while a loss that begins with it is found."""
+    alarms, losses = 0, 0
+    for seed in range(20):
+        draw = random.Random(seed)
+        noise = [draw.gauss(0, 0.03) for _ in range(steps_before + 60)]
+        falling = [0.6 - 0.003 * step + more for step, more in enumerate(noise)]
+        lost = [0.6 - 0.005 * max(0, step - steps_before) + more for step, more in enumerate(noise)]
+        for steps in range(10, 60, 6):
+            end = steps_before + steps
+            if lost_reward(falling[:steps_before], falling[steps_before:end], steps):
+                alarms += 1
+                break
+        losses += lost_reward(lost[:steps_before], lost[steps_before:], 60) > 0
+    assert alarms <= most
+    assert losses >= 19
+
+
 def test_a_level_entropy_seldom_counts_as_harm() -> None:
     """Of thirty runs without an effect, whose noise resembles the step before, in one at most."""
     alarms = 0

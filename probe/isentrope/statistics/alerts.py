@@ -43,7 +43,9 @@ PERSISTENCE = 5
 that are not finite."""
 
 HOLD_BEGINS = 10
-"""Steps after which a hold that does not act yet is told of: it needs about eight."""
+"""Steps after which a hold that does not act yet is told of: it needs about eight. Where no change
+was observed in the run's first LEAST_STEPS it can never act, and that is said at once."""
+LEAST_STEPS = 3
 
 REARM = 20
 """Steps in a row without the condition before the same alert may be raised again."""
@@ -102,6 +104,8 @@ class AlertWatch:
     """Course of the entropy: a collapse or an explosion is announced when it becomes more urgent,
     and at each further halving."""
     _version: int = 0
+    _has_observed: bool = False
+    """Whether a step measured what its update changed."""
     measures: Measures = field(default_factory=Measures)
     """The course of all that the checks read."""
     _excused: Excused = field(default_factory=Excused)
@@ -147,7 +151,7 @@ class AlertWatch:
         }
         lasting = {kind: self._lasting(kind, alert) for kind, alert in found.items()}
         counts = finite.get(metrics.TOKEN_NOT_FINITE, 0.0), finite.get(metrics.TOKEN_COUNT, 0.0)
-        lasting |= self._about_a_hold(labels)
+        lasting |= self._about_a_hold(labels, finite)
         lasting |= {"not_finite": _not_finite(*counts), **self._checked(step)}
         if gradient is not None:
             lasting["gradient"] = gradient
@@ -163,16 +167,20 @@ class AlertWatch:
             alerts.insert(0, overshoot)
         return (*about_the_course, *alerts)
 
-    def _about_a_hold(self, labels: Mapping[str, str]) -> dict[str, Alert | None]:
-        """A hold that has ended, and one that waits for longer than its first steps take, with the
-        reason."""
+    def _about_a_hold(
+        self, labels: Mapping[str, str], scalars: Mapping[str, float]
+    ) -> dict[str, Alert | None]:
+        """A hold that has ended, and one that waits for longer than its first steps take, or for
+        ever, with the reason."""
+        self._has_observed |= metrics.measured_change(scalars) is not None
+        can_act = self._has_observed or self.course.steps < LEAST_STEPS - 1
         state, why = labels.get(HOLD_STATE), labels.get(HOLD_WHY, "")
         ended = waits = None
         if state == HoldStatus.ENDED:
             ended = _alert("hold_ended", AlertLevel.WATCH, why)
         if state == HoldStatus.FALLBACK:
             waits = _alert("hold_waits", AlertLevel.WATCH, f"The hold waits: {why}")
-        waits = self._lasting("hold_waits", waits, HOLD_BEGINS)
+        waits = self._lasting("hold_waits", waits, HOLD_BEGINS if can_act else 1)
         return {"hold_ended": ended, "hold_waits": waits}
 
     def _overshoot(self, reward: float | None, active: ControlSnapshot | None) -> Alert | None:

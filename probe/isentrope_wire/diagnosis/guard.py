@@ -19,6 +19,9 @@ from isentrope_wire.diagnosis.slope import autocorrelation, slopes_of_pairs
 
 WINDOW = 30
 """Newest rewards that are compared with as many before the control acted."""
+TREND = 60
+"""Newest rewards before the control that their own trend is read from: of thirty alone it was so
+uncertain that the fall it promised passed for harm."""
 LEAST = 10
 """Rewards that a comparison needs on each side."""
 SIGMAS = 4.0
@@ -35,17 +38,22 @@ def lost_reward(before: Sequence[float], since: Sequence[float], steps: int = 0)
 
     The last WINDOW of each are compared, by their means: a slow loss shows there, too, which a slope
     within the window would miss. A fall that the reward had before goes on without the control,
-    and is not counted."""
+    and is not counted; how steep it was is known with an error, by which it may be more."""
     earlier, newest = before[-WINDOW:], since[-WINDOW:]
     if min(len(earlier), len(newest)) < LEAST:
         return 0.0
-    lost = fmean(earlier) - fmean(newest)
-    if steps:
-        steps_between = steps + (len(earlier) - len(newest)) / 2
-        lost -= max(0.0, -_slope(earlier)) * steps_between
+    lost, least = fmean(earlier) - fmean(newest), LEAST_SHARE * abs(fmean(earlier))
+    if lost <= least:
+        return 0.0
     error = math.hypot(_error_of_mean(earlier), _error_of_mean(newest))
-    is_certain = lost > SIGMAS * error and lost > LEAST_SHARE * abs(fmean(earlier))
-    return lost if is_certain else 0.0
+    if steps and lost > SIGMAS * error:
+        trend = before[-TREND:]
+        fall = max(0.0, -_slope(trend))
+        fall_error = _error_of_mean(trend) * math.sqrt(12 / (len(trend) ** 2 - 1))
+        steps_between = steps + (len(earlier) - len(newest)) / 2
+        lost -= fall * steps_between
+        error = math.hypot(error, min(fall, fall_error) * steps_between)
+    return lost if lost > max(SIGMAS * error, least) else 0.0
 
 
 def _slope(rewards: Sequence[float]) -> float:
@@ -98,9 +106,9 @@ class ControlGuard:
     """Of the control that it replaced."""
     level: float = 0.0
     """log H when it was applied."""
-    rewards: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    rewards: deque[float] = field(default_factory=lambda: deque(maxlen=TREND))
     """Of the steps before it."""
-    since: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    since: deque[float] = field(default_factory=lambda: deque(maxlen=TREND))
     """Of the steps under it."""
 
     def step(

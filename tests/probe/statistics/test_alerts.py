@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 import torch
 
-from isentrope.statistics.alerts import PERSISTENCE, REARM, WINDOW, AlertWatch
+from isentrope.statistics.alerts import HOLD_BEGINS, PERSISTENCE, REARM, WINDOW, AlertWatch
 from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.control import Control
 from isentrope_wire.numbers import document_of, percent, read_exactly
@@ -201,6 +201,28 @@ def test_an_alert_is_a_line_in_the_terminal_with_its_cure_and_the_page(
     reports(transport)
     (message,) = caplog.messages
     assert message == f"isentrope: step 0: Act: Half is lost. Suggested: {words}."
+
+
+@pytest.mark.parametrize(
+    ("row", "pushed", "told"),
+    [
+        ({"entropy/mean": 1.0}, 0, 2),  # nothing is scored again: it can never act
+        ({"entropy/mean": 1.0}, 40, 40),
+        ({"entropy/mean": 1.0, "entropy/observed_change": 0.0}, 0, HOLD_BEGINS - 1),
+        ({"entropy/mean": 1.0, "entropy/observed_change": 0.0}, 40, 40 + HOLD_BEGINS - 1),
+    ],
+)
+def test_a_hold_that_can_never_act_is_told_at_once(
+    row: dict[str, float], pushed: int, told: int
+) -> None:
+    watch, waits = AlertWatch(), {"hold/state": "fallback", "hold/why": "The gain is not known."}
+    alerts = [
+        (step, alert.message)
+        for step in range(60)
+        for alert in watch.step(step, row, waits if step >= pushed else {})
+        if alert.kind == "hold_waits"
+    ]
+    assert alerts == [(told, "The hold waits: The gain is not known.")]
 
 
 def test_a_prediction_that_is_no_longer_of_use_is_raised_once() -> None:
