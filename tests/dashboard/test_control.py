@@ -175,12 +175,12 @@ def test_the_browser_is_given_the_servers_numbers(site: Site) -> None:
 
 
 def test_both_documents_of_a_conflict_are_shown() -> None:
-    base = Control(method="clip_v", mu_low=1.0)
-    theirs = version(4, "APPLIED", Control(method="clip_v", mu_low=1.5), author="bob")
-    assert (
-        control.conflict_words(theirs, Control(method="clip_v", mu_low=2.0), base)
-        == "v4 by bob: µ₋ 1.00 → 1.50 · yours: µ₋ 1.00 → 2.00"
-    )
+    theirs = version(4, "APPLIED", Control(method="clip_b", mu_low=2.0), author="bob")
+    rows = control.conflict_rows(theirs, Control(method="clip_v", mu_low=3.0))
+    assert list(map(words, rows)) == [
+        "v4 by bob:  Clip_B · µ₋ 2.00",
+        "yours:  Clip_V · µ₋ 3.00",
+    ]
 
 
 def test_a_verdict_is_shown_with_what_was_predicted() -> None:

@@ -82,7 +82,7 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
     expect(page.locator("#control-status")).to_contain_text("v3 by owner is newer")
     page.locator("#control-push").click()
     expect(page.locator("#control-conflict")).to_contain_text(
-        "µ₋ 2.00 → 3.00 · yours: µ₋ 2.00 → 2.50"
+        "v3 by owner: Clip_V · µ₋ 3.00yours: Clip_V · µ₋ 2.50"
     )
     page.locator("#push-mine").click()
     expect(page.locator("[data-version='4']")).to_be_visible()

@@ -142,7 +142,7 @@ def test_a_rise_is_no_loss_and_chosen_columns_have_cells() -> None:
 
 
 def test_runs_of_a_project_have_one_scale() -> None:
-    low, high = (summary(digest=digest(entropy_line=[top, top])) for top in (0.5, 1.0))
+    low, high = (summary(digest=digest(entropy=top, entropy_line=[top, top])) for top in (0.5, 1.0))
     half = words_of_line(runs.shown_row(low, (), runs._tops([low, high])))
     alone = words_of_line(runs.shown_row(low, (), runs._tops([low])))
     assert half == basics.sparkline([0.5, 0.5], 1.0) != alone == basics.sparkline([0.5, 0.5])

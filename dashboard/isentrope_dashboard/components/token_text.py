@@ -49,14 +49,15 @@ class Filter:
     outlined."""
 
     @classmethod
-    def of(cls, view: View) -> Filter:
+    def of(cls, view: View, usual_mu: float = 1.0) -> Filter:
+        """As the address has it; without a µ in it, that of the control that acts."""
         query = view.query
         try:
-            mu = float(query.get("mu", "1"))
+            mu = float(query.get("mu", usual_mu))
         except ValueError:
-            mu = 1.0
+            mu = usual_mu
         return cls(
-            mu=mu if 0 <= mu <= MOST_MU else 1.0,
+            mu=mu if 0 <= mu <= MOST_MU else usual_mu,
             text=query.get("q", ""),
             sign=query.get("sign", "both"),
             kept=query.get("kept", "all"),

@@ -16,7 +16,7 @@ from isentrope_wire.diagnosis.pull import QUADRANTS
 
 HEAT_HEIGHT, LAW_HEIGHT = 236, 220
 TALL, SHORT = (
-    f"max({least}px, {share} * (100vh - 388px))" for least, share in ((325, 0.589), (227, 0.411))
+    f"max({least}px, {share} * (100vh - 388px))" for least, share in ((300, 0.589), (208, 0.411))
 )
 """With what is above them the two rows of the overview fill a screen."""
 

@@ -50,7 +50,6 @@ from isentrope_dashboard.figures.panel import Forecast
 from isentrope_dashboard.formatting import (
     MISSING,
     changes,
-    describe,
     number,
     percent,
 )
@@ -418,14 +417,14 @@ def _register_push(app: Dash, api: Api) -> None:
         try:
             async with api.open() as client:
                 if ctx.triggered_id == card.REVERT:
-                    wanted, base = await _earlier(client, run_id, int(asked["version"])), newest
+                    wanted = await _earlier(client, run_id, int(asked["version"]))
                 else:
                     run = await client.ask(calls.run(run_id))
                     wanted = card.control_of(
                         Fields(**kept["form"]), reason or "", next_step=(run.step or 0) + 1
                     )
                 over = base if ctx.triggered_id == card.PUSH else newest
-                await _push(client, run_id, wanted, base, over)
+                await _push(client, run_id, wanted, over)
         except (ApiError, ConfigurationError) as error:
             _say(str(error), "outcome failed")
 
@@ -438,35 +437,27 @@ async def _earlier(client: AsyncClient, run_id: str, version: int) -> Control:
     return Control.from_document(old.control.to_document() | {"reason": f"revert to v{version}"})
 
 
-async def _push(
-    client: AsyncClient,
-    run_id: str,
-    wanted: Control,
-    base: Mapping[str, Any],
-    over: Mapping[str, Any],
-) -> None:
-    """Push a control made from `base`, over the version that its author has seen."""
+async def _push(client: AsyncClient, run_id: str, wanted: Control, over: Mapping[str, Any]) -> None:
+    """Push a control over the version that its author has seen."""
     try:
         pushed = await client.ask(calls.set_control(run_id, wanted, if_version=over["version"]))
     except ControlConflict:
         theirs = await client.ask(calls.control(run_id))
-        words = conflict_words(theirs, wanted, Control.from_document(base["document"]))
-        _say("Not pushed: the control changed meanwhile.", "outcome failed", conflict=words)
+        rows = conflict_rows(theirs, wanted)
+        _say("Not pushed: the control changed meanwhile.", "outcome failed", conflict=rows)
         return
     _say(f"Pushed as v{pushed.version}: {name_of(pushed.control)}.", "outcome done")
     set_props(card.FILL, {"data": {"document": known(pushed)["document"], "base": known(pushed)}})
 
 
-def conflict_words(theirs: ControlVersion, mine: Control, base: Control) -> str:
-    """`v4 by bob: µ₋ 1.00 → 1.50 · yours: µ₋ 1.00 → 2.00`: what either changed of the version both
-    began with."""
+def conflict_rows(theirs: ControlVersion, mine: Control) -> list[Component]:
+    """`v4 by bob: Clip_B · µ 2.00` over `yours: Clip_V · µ 3.00`."""
     by = f" by {theirs.author}" if theirs.author else ""
-    return (
-        f"v{theirs.version}{by}: {describe(theirs.control, base)} · yours: {describe(mine, base)}"
-    )
+    rows = ((f"v{theirs.version}{by}: ", theirs.control), ("yours: ", mine))
+    return [html.Div([html.B(who), name_of(control)]) for who, control in rows]
 
 
-def _say(words: str, look: str, *, conflict: str = "") -> None:
+def _say(words: str, look: str, *, conflict: Sequence[Component] = ()) -> None:
     set_props(card.OUTCOME, {"children": words, "className": look})
-    set_props(card.CONFLICT_WORDS, {"children": conflict})
+    set_props(card.CONFLICT_WORDS, {"children": list(conflict)})
     set_props(card.CONFLICT, {"className": "conflict" if conflict else "conflict gone"})

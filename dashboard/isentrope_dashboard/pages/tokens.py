@@ -48,7 +48,8 @@ async def read(client: AsyncClient, view: View) -> Values:
     # Steps with the same prompts are looked for where the reader stays: not again with each new
     # step.
     stays, beside = wanted is not None or run.status.is_over, view.whole_number(BESIDE)
-    chosen = token_text.Filter.of(view)
+    active = (run.control.active or run.control).control
+    chosen = token_text.Filter.of(view, active.mu_low or active.mu_high or 1.0)
     rollouts, top, recurring, audited = await asyncio.gather(
         client.ask(calls.rollouts(run_id, step=wanted, also_in=stays)),
         client.ask(calls.tokens(run_id, step=wanted)),
