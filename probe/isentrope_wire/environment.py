@@ -188,3 +188,30 @@ def _token_in(file: Path | None) -> str | None:
         return None if file is None else file.read_text(encoding="utf-8").strip() or None
     except (OSError, UnicodeDecodeError):
         return None
+
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs", "ocfs2",
+        "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.ceph", "fuse.juicefs",
+    }
+)  # fmt: skip
+MOUNTS = Path("/proc/mounts")
+
+
+def file_system_of(path: Path, mounts: Path = MOUNTS) -> str | None:
+    """Type of the file system of a file, which need not exist; None where the system does not
+    report it."""
+    if not mounts.exists():
+        return None
+    place = path.resolve()
+    kind: str | None = None
+    longest = -1
+    for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
+        _, mounted_on, this_kind, *_ = line.split(" ")
+        # Blanks in a path are written as octal numbers.
+        root = Path(mounted_on.encode().decode("unicode_escape"))
+        # Of two mounts on one place the later one is seen.
+        if place.is_relative_to(root) and len(root.parts) >= longest:
+            kind, longest = this_kind, len(root.parts)
+    return kind

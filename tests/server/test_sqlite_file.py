@@ -19,11 +19,11 @@ from isentrope_server.store.database import (
     Database,
     NetworkFileSystem,
     check_file_system,
-    file_system_of,
     upgrade,
 )
 from isentrope_server.store.tables import deleted_runs
 from isentrope_server.store.writer import Event, Transaction, Writer
+from isentrope_wire.environment import file_system_of
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 from tests.server.test_store import add, ids

@@ -518,6 +518,15 @@ def open_transport(
     # The shipper reads it; its error would be seen by nobody.
     environment.keep_delivered_seconds()
     folder = SpoolFolder.create(home, run, grpc_target)
+    kind = environment.file_system_of(home)
+    if kind in environment.NETWORK_FILE_SYSTEMS and not run.rank:
+        logger.warning(
+            "The home %s lies on a network file system (%s): its locks may not reach other "
+            "machines, where `isentrope sync` would take this run for ended. "
+            "Point ISENTROPE_HOME at a local disk of this machine.",
+            home,
+            kind,
+        )
     supervisor = ShipperSupervisor(folder, home=home) if mode == "online" else None
     try:
         return SpoolTransport(folder, run, supervisor, limits)

@@ -49,6 +49,7 @@ from sqlalchemy.pool import NullPool
 
 from isentrope_server.store.sqlite_file import OpenedFile
 from isentrope_server.store.tables import json_text
+from isentrope_wire.environment import MOUNTS, NETWORK_FILE_SYSTEMS, file_system_of
 from isentrope_wire.errors import IsentropeError
 from isentrope_wire.numbers import printable, read
 
@@ -320,45 +321,18 @@ def _key(name: str) -> int:
     )
 
 
-_NETWORK_FILE_SYSTEMS = frozenset(
-    {
-        "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs", "ocfs2",
-        "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.ceph", "fuse.juicefs",
-    }
-)  # fmt: skip
-_MOUNTS = Path("/proc/mounts")
-
-
 class NetworkFileSystem(IsentropeError, OSError):
     """SQLite's locks and shared memory don't work on a network file system."""
 
 
-def check_file_system(database: Path, mounts: Path = _MOUNTS) -> None:
+def check_file_system(database: Path, mounts: Path = MOUNTS) -> None:
     """Raise NetworkFileSystem where the database would be on one: SQLite can't work there."""
     kind = file_system_of(database, mounts)
-    if kind in _NETWORK_FILE_SYSTEMS:
+    if kind in NETWORK_FILE_SYSTEMS:
         raise NetworkFileSystem(
             f"it lies on a network file system ({kind}), where SQLite's locks fail and data is lost; "
             "put the home on a local disk, or use PostgreSQL"
         )
-
-
-def file_system_of(path: Path, mounts: Path = _MOUNTS) -> str | None:
-    """Type of the file system of a file, which need not exist; None where the system does not
-    report it."""
-    if not mounts.exists():
-        return None
-    place = path.resolve()
-    kind: str | None = None
-    longest = -1
-    for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
-        _, mounted_on, this_kind, *_ = line.split(" ")
-        # Blanks in a path are written as octal numbers.
-        root = Path(mounted_on.encode().decode("unicode_escape"))
-        # Of two mounts on one place the later one is seen.
-        if place.is_relative_to(root) and len(root.parts) >= longest:
-            kind, longest = this_kind, len(root.parts)
-    return kind
 
 
 FREE_PAGES_KEPT = 1_000

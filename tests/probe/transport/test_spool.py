@@ -31,6 +31,7 @@ from isentrope.transport.spool_folder import (
 from isentrope.transport.spool_reader import REMOVED, SpoolReader
 from isentrope.transport.spool_writer import AWAY, QUEUE_FULL
 from isentrope.transport.transport import InMemoryTransport, Message
+from isentrope_wire import environment
 from isentrope_wire.codec import decode_payload
 from isentrope_wire.control import Control
 from isentrope_wire.errors import ConfigurationError
@@ -140,6 +141,21 @@ def test_a_run_too_large_for_a_record_is_named_and_leaves_nothing(tmp_path: Path
     with pytest.raises(ConfigurationError, match=r"config.*8388608.*8388\d\d\d"):
         open_transport(large, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("kind", "lines"), [("nfs4", 1), ("lustre", 1), ("ext4", 0)])
+def test_a_home_on_a_network_is_named(
+    kind: str,
+    lines: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(environment, "file_system_of", lambda _path: kind)
+    open_transport(
+        RUN_OF_ONE_RANK, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1"
+    ).close()
+    assert sum(f"network file system ({kind})" in line for line in caplog.messages) == lines
 
 
 def test_a_home_without_locks_is_named_and_left_as_it_was(
