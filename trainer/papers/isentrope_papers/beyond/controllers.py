@@ -1,9 +1,9 @@
 """A held entropy beside the controllers that others have published, at equal seeds.
 
 Each arm is the reference trainer, strictly on-policy, with one controller and one target: 75 % and
-50 % of the level that the warm start begins with, and an anneal from 100 to 50 %. Which seeds,
-thresholds and steps a controller has was not chosen on these runs: peers have their authors'
-numbers, and a band of 3 % around the target where they have a band."""
+50 % of the level that the warm start begins with, and an anneal from 100 to 50 %. What a
+controller has was not chosen on these runs, but for what `chosen_late` names: peers have their
+authors' numbers, and a band of 3 % around the target where they have a band."""
 
 from __future__ import annotations
 
@@ -63,6 +63,10 @@ class Controllers(Figure):
     claim = (
         "At equal seeds a held entropy lies closer to its target than under an adaptive bonus, "
         "Entrocraft's choice of samples, or STARE's weights, and costs no reward."
+    )
+    chosen_late = (
+        "That a hold steers ahead of a moving target was added after its anneal had been seen at "
+        "this figure's first seed."
     )
     partial = True
 
