@@ -122,8 +122,9 @@ class Controllers(Figure):
         picture, axes = panels(2, 3)
         for column, name in enumerate([*LEVELS, ANNEAL]):
             labels = [BASELINE, *(label for label in found if label.endswith(name))]
-            for index, label in enumerate(label for label in labels if label in found):
+            for label in (label for label in labels if label in found):
                 short = label.partition(",")[0]
+                index = [BASELINE, HELD, BONUS_HELD, *PEERS].index(short)
                 course(axes[column], found[label], ENTROPY_MEAN, label=short, index=index)
                 course(
                     axes[3 + column], found[label], REWARD_MEAN, label=short, index=index, smooth=15
@@ -136,7 +137,8 @@ class Controllers(Figure):
             axes[3 + column].set(
                 xlabel="step", ylabel="reward, mean of 15 steps", title=f"({'def'[column]})"
             )
-        axes[0].legend()
+        lines, names = axes[0].get_legend_handles_labels()
+        picture.legend(lines, names, loc="outside lower center", ncols=3)
         return picture
 
     def table(self, results: Results) -> list[Row]:
