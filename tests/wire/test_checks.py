@@ -96,6 +96,28 @@ def after(step: int, value: float, early: float, pace: float = 0.0) -> float:
             "zero_advantage", "too_easy", 100, 115, id="groups learnt by heart",
         ),
         pytest.param(
+            lambda step: {"sampler/kl_k3": 0.15 + 0.01 * math.sin(step)},
+            "kl", "sampler", 39, 45, id="tokens of another policy from the start",
+        ),
+        pytest.param(
+            lambda step: {"ratio/clipped": 0.18, "reward/mean": 0.3 + 0.01 * math.sin(step)},
+            "clip_saturation", "", 19, 25, id="a share that is cut while the reward stands",
+        ),
+        pytest.param(
+            lambda step: {"reward/mean": 0.2 + 0.05 * math.sin(3 * step)},
+            "plateau", "", 99, 125, id="a reward that never rose",
+        ),
+        pytest.param(
+            lambda step: {
+                "advantage/zero_group_fraction": min(step / 40, 0.8),
+                "group/all_right": min(step / 40, 0.8),
+                "group/all_wrong": 0.0,
+                "rewards/format/mean": min(0.2 + step / 25, 0.98),
+                "rewards/right/mean": 0.1,
+            },
+            "reward_parts", "", 59, 66, id="a part that saturates the groups",
+        ),
+        pytest.param(
             lambda step: {
                 "solve_all/all": after(step, 0.1, 0.1),
                 "solve_none/all": after(step, 0.7, 0.2),

@@ -27,13 +27,14 @@ from isentrope_trainer.loop import StepResult, train
 from isentrope_trainer.models.local import local_policy
 from isentrope_trainer.models.warm_start import WARM_STARTS, WarmStartConfig, warm_started_policy
 from isentrope_trainer.settings import PolicyConfig, TrainingConfig
-from isentrope_trainer.tasks.base import make_task
+from isentrope_trainer.tasks.base import Task, make_task
 from isentrope_trainer.training_state import Checkpoints, TrainingState, join_ranks
 from isentrope_wire import environment
 from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, measured_change
 
 if TYPE_CHECKING:
     from isentrope.transport import Transport
+    from isentrope_trainer.models.policy import Policy
 
 
 CHECKPOINT_EVERY = 25
@@ -58,6 +59,7 @@ def train_reference_policy(
     announce: Callable[[str], None] = lambda run_id: None,
     follow: Callable[[isentrope.Probe, StepResult], None] = lambda probe, result: None,
     saved: Callable[[int, Path], None] = lambda step, path: None,
+    prepare: Callable[[Policy, Task, isentrope.Probe, int], Task] | None = None,
 ) -> None:
     """Train the reference policy under a probe, starting with this control; without `warm_start`
     the policy has learned what is usual for the task. Another number of `threads` gives another
@@ -66,7 +68,8 @@ def train_reference_policy(
     The run is saved in `checkpoints` every `CHECKPOINT_EVERY` steps and at its end; `resume`
     continues the one saved there, and `saved` is called with the step and the folder of each.
     Reports go to `transport` instead of the spool; `announce` is called with the run's id when it
-    begins.
+    begins. `prepare` gives the task that is learnt in place of the configured one, of policy, task,
+    probe and the completions of a batch: for experiments.
 
     ConfigurationError: the home can't be written to, or there is nothing to resume from;
     KeyboardInterrupt: the run was interrupted, and is ended and saved.
@@ -98,6 +101,8 @@ def train_reference_policy(
         tokenizer=policy.tokenizer,
         transport=transport,
     )
+    if prepare is not None:
+        task = prepare(policy, task, probe, config.prompts * config.group_size)
     with probe, noted_interrupts() as interrupted:
         if checkpoints is not None:
             if resume:

@@ -32,6 +32,11 @@ _LEARNT = 0.8
 """Share of the groups with one reward that are all right, from which on they are too easy."""
 _LEAST_SECONDS = 0.1
 """A step that takes less is the loop's own overhead: it is not judged by its time."""
+_FAR = 0.08
+"""KL to what drew the tokens, in nats a token, from which on they are another policy's: of a run
+with several updates a batch it is a tenth of that."""
+_MUCH_CUT = 0.15
+"""Share of cut tokens that is much where the reward does not rise."""
 _LATE = 60
 """Steps before which held-out scores, reward parts and a plateau are not judged."""
 
@@ -402,8 +407,14 @@ def _takes_all(
     rose_before = standing.value_at(first) > standing.start + 5 * standing.level_error
     gains_now = now.low > 0.1 and other_now.high < 0.2 * now.value and rose_before and has_room
     pace = max(other_now.high, 0.0) / max(standing.at - first, 1)
+    patience = max(2 * LEAST + _LATE, 3.5 * trace.came_to(trace.start + 0.9 * gain))
+    zero = measures.trace(metrics.ADVANTAGE_ZERO_GROUP_FRACTION)
+    if zero is not None and zero.level > MOST:
+        patience = _LATE
+        if _cause_of_one_reward(measures) == "too_hard":
+            patience = math.inf
     has_gained = (
-        measures.age >= max(2 * LEAST + _LATE, 3.5 * trace.came_to(trace.start + 0.9 * gain))
+        measures.age >= patience
         and gain > max(0.2, 5 * error)
         and other_gain < 0.1 * gain
         and pace * 10 * measures.age < gain
@@ -439,7 +450,9 @@ def plateau(measures: Measures) -> Finding | None:
         scale = reward.noise
         if spread is not None:
             scale = max(scale, spread.level / 4)
-        stands = measures.age >= 3 * span and measures.age >= 150 and now.high < 0.5 * scale
+        whole = reward.change(0)
+        never_rose = whole is not None and whole.high < 0.5 * scale
+        stands = measures.age >= 2 * span and never_rose
     if not stands:
         return None
     brakes = _brakes(measures)
@@ -477,7 +490,8 @@ def _brakes(measures: Measures) -> list[str]:
 
 
 def kl(measures: Measures) -> Finding | None:
-    """The KL grows faster than linearly, or sits on the first tokens."""
+    """The KL grows faster than linearly, sits on the first tokens, or is large to what drew the
+    tokens."""
     names = (metrics.KL_REFERENCE, metrics.KL_OLD, metrics.SAMPLER_KL_K3)
     words = ("the reference", "the old policy", "the sampler")
     for name, where in zip(names, words, strict=True):
@@ -485,6 +499,8 @@ def kl(measures: Measures) -> Finding | None:
         if trace is None:
             continue
         finding = _grows_faster(measures, trace, where)
+        if finding is None and name != metrics.KL_REFERENCE:
+            finding = _is_far(trace, where)
         if finding is not None:
             return finding
     positions = measures.positions
@@ -503,6 +519,19 @@ def kl(measures: Measures) -> Finding | None:
         cause="positions",
         evidence={"share": share, "early_share": early_share},
         sigmas=positions[0].sigmas,
+    )
+
+
+def _is_far(trace: Trace, where: str) -> Finding | None:
+    """The KL to what drew the tokens does not add up over a run: it is small, or they are stale."""
+    if not trace.level - 2 * trace.level_error > _FAR:
+        return None
+    return Finding(
+        message=f"The KL to {where} is {trace.level:.3g} nats a token: what the update learns from "
+        "was drawn by another policy.",
+        cause=where.removeprefix("the ").replace(" ", "_"),
+        evidence={"kl": trace.level, "early_kl": trace.start},
+        sigmas=(trace.level - _FAR) / (trace.level_error or 1e-9),
     )
 
 
@@ -547,13 +576,23 @@ def _clipped(measures: Measures) -> tuple[float, float, float] | None:
     )
 
 
+def _mean_clipped(measures: Measures) -> float:
+    """Over the newest steps that are kept: the first update of a batch has nothing to cut."""
+    names = (metrics.RATIO_CLIPPED, metrics.RATIO_CLIPPED_LOW, metrics.RATIO_CLIPPED_HIGH)
+    traces = [measures.trace(name, LEAST) for name in names]
+    if traces[0] is not None:
+        traces = traces[:1]
+    return sum(fmean(trace.recent) for trace in traces if trace is not None)
+
+
 def clip_saturation(measures: Measures) -> Finding | None:
     """The ratio clip cuts many tokens."""
     clipped = _clipped(measures)
     if clipped is None:
         return None
     now, early, sigmas = clipped
-    if not now > 0.3 and not (now > 0.2 and now > 1.4 * early and sigmas > 4):
+    is_much = now > 0.3 or (now > 0.2 and now > 1.4 * early and sigmas > 4)
+    if not is_much and not (_mean_clipped(measures) > _MUCH_CUT and not reward_rises(measures)):
         return None
     low = measures.trace(metrics.RATIO_CLIPPED_LOW)
     high = measures.trace(metrics.RATIO_CLIPPED_HIGH)
@@ -562,7 +601,8 @@ def clip_saturation(measures: Measures) -> Finding | None:
         cause, sign = max((low.level, "low", "negative"), (high.level, "high", "positive"))[1:]
         side = f", most of them on the {cause} side, where the advantage is {sign}"
     return Finding(
-        message=f"The ratio clip cuts {percent(now)} of the tokens, {percent(early)} at first{side}.",
+        message=f"The ratio clip cuts {percent(now)} of the tokens, {percent(early)} at first"
+        f"{side}.",
         cause=cause,
         evidence={"share": now, "early_share": early},
         sigmas=sigmas,
@@ -735,7 +775,7 @@ CHECKS: tuple[Check, ...] = (
             "identical": "Raise the sampler's temperature; look at its top-p, top-k and seed.",
         },
         apart="its three causes by the reward's place in its range and by the token ids of a group",
-        explains=_STANDSTILL | {"gradient", "collapse", "reward_parts"},
+        explains=_STANDSTILL | {"gradient", "collapse"},
     ),
     Check(
         kind="truncation",

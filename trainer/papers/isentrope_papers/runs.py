@@ -3,9 +3,10 @@
     runs/KEY/settings.json   what determines it
     runs/KEY/series.npz      every scalar of its reports, by step, but for those that measure time or delivery
     runs/KEY/what_if.json    of a control that is pushed on the way: what-if sums of the last steps before it, as they travel, in base64
+    runs/KEY/alerts.json     its alerts, as they were raised
     runs/KEY/made.json       how long it took, where and by which version of torch
 
-The first three hold the same bytes each time the run is made, in any process.
+All but the last hold the same bytes each time the run is made, in any process.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 import uuid
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from numpy.typing import NDArray
 
 import isentrope
 from isentrope.transport import InMemoryTransport
+from isentrope_papers.faults import FAULTS
 from isentrope_papers.settings import RunSettings
 from isentrope_trainer import smollm2
 from isentrope_trainer.loop import StepResult
@@ -119,6 +122,11 @@ class Run:
         """Of the last steps before a control was pushed, that have some."""
         return [decode_what_if(b64decode(packed)) for packed in self._document("what_if")]
 
+    @property
+    def alerts(self) -> list[dict[str, Any]]:
+        """`step`, `kind`, `level` and `words` of each, as it was raised."""
+        return list(self._document("alerts"))
+
     @cached_property
     def made(self) -> dict[str, Any]:
         """`cpu_seconds` that it took, `processor`, version of `torch`."""
@@ -190,16 +198,20 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
             rescore_tokens=1_000_000 if coupling else None,
         )
     else:
-        train_reference_policy(
-            settings.training,
-            control,
-            follow=push,
-            policy_config=settings.policy,
-            warm_start=settings.warm_start,
-            transport=transport,
-            threads=settings.threads,
-            quiet=True,
-        )
+        fault = FAULTS.get(settings.fault)
+        # A run that is made to fail may end with an error: what it reported until then counts.
+        with suppress(*([RuntimeError] if fault else [])):
+            train_reference_policy(
+                settings.training,
+                control,
+                follow=push,
+                policy_config=settings.policy,
+                warm_start=settings.warm_start,
+                transport=transport,
+                threads=settings.threads,
+                quiet=True,
+                prepare=None if fault is None or fault.prepare is None else fault.prepare(),
+            )
     reports = [message for message in transport.messages if isinstance(message, StepReport)]
     made = {
         "cpu_seconds": time.process_time() - cpu,
@@ -210,9 +222,15 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
         -EFFECT_STEPS:
     ]
     packed = [b64encode(encode_what_if(sums)).decode() for sums in before if sums is not None]
+    alerts = [
+        {"step": report.step, "kind": alert.kind, "level": str(alert.level), "words": alert.words}
+        for report in reports
+        for alert in report.alerts
+    ]
     return ({"what_if.json": _json(packed)} if settings.pushed_after else {}) | {
         "settings.json": _json(settings.document()),
         "series.npz": _series(reports),
+        "alerts.json": _json(alerts),
         "made.json": _json(made),
     }
 

@@ -48,6 +48,8 @@ class RunSettings:
     threads: int = 1
     """That torch computes with. Sums are split over threads, so another number gives another
     run."""
+    fault: str = ""
+    """What is made wrong in it, a name of `faults.FAULTS`; empty: nothing."""
     language_model: bool = False
     """Trained under TRL, as `isentrope demo --llm` trains SmolLM2; policy and warm start are not
     used."""
@@ -63,6 +65,7 @@ class RunSettings:
             "threads": self.threads,
             **({"pushed_after": self.pushed_after} if self.pushed_after else {}),
             **({"language_model": True} if self.language_model else {}),
+            **({"fault": self.fault} if self.fault else {}),
         }
 
     @property
@@ -124,6 +127,7 @@ class RunSettings:
         ]
         words += [f"{name}={value}" for name, value in self.control.parameters.items()]
         words += [f"pushed_after={self.pushed_after}"] if self.pushed_after else []
+        words += [f"fault={self.fault}"] if self.fault else []
         usual = TrainingConfig(loss=ALGORITHMS[self.training.algorithm].loss)
         words += _differences(
             dataclasses.replace(self.training, loss=self.training.effective_loss()), usual
