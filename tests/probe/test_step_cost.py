@@ -15,8 +15,8 @@ from tests.probe.tiny_loop import CLIP, VOCABULARY, probe_and_transport, reports
 
 MOST_OPERATIONS = 199
 """Of a step with one `gate` call; 305 when tensors of several types were joined, 520 when each
-statistic looked at the tokens by itself. Some 24, half of them views, look for repeated ids; five count
-what an entropy bonus would add."""
+statistic looked at the tokens by itself. Some 24, half of them views, look for repeated ids; five
+count what an entropy bonus would add."""
 
 
 class Operations(TorchDispatchMode):
