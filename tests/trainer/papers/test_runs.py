@@ -11,6 +11,7 @@ import pytest
 
 import isentrope
 from isentrope_papers.executors import LocalProcesses, RayCluster
+from isentrope_papers.fresh import FRESH_CHANGE
 from isentrope_papers.runs import NotReported, RunFolder, make_run
 from isentrope_papers.settings import Plan, RunSettings
 from isentrope_trainer.settings import LossConfig, PolicyConfig, TaskConfig
@@ -47,6 +48,20 @@ def test_a_run_is_named_by_what_is_not_usual() -> None:
 def test_a_run_is_made_bit_for_bit_again(tiny_run: TinyRun) -> None:
     first, second = make_run(tiny_run(0)), make_run(tiny_run(0))
     assert [first[name] == second[name] for name in REPEATABLE] == [True] * len(REPEATABLE)
+
+
+def test_fresh_completions_judge_a_run_and_leave_it_alone(
+    tiny_run: TinyRun, tmp_path: Path
+) -> None:
+    folder, settings = RunFolder(tmp_path), tiny_run(0)
+    judged = replace(settings, fresh=True)
+    plain, beside = (folder.keep(one, make_run(one)) for one in (settings, judged))
+    for name in plain.names:
+        np.testing.assert_array_equal(plain.series(name), beside.series(name), err_msg=name)
+    changes, entropies = beside.series(FRESH_CHANGE), beside.series("entropy/mean")
+    # Both are of the same policies: fresh completions, and those of the next batch.
+    assert np.isfinite(changes).all()
+    assert np.abs(changes).max() < 0.2 * entropies.max()
 
 
 def test_a_kept_run_gives_its_series(tiny_run: TinyRun, tmp_path: Path) -> None:

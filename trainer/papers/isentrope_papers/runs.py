@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 import isentrope
 from isentrope.transport import InMemoryTransport
 from isentrope_papers.faults import FAULTS
+from isentrope_papers.fresh import FRESH_CHANGE, FreshCompletions
 from isentrope_papers.settings import RunSettings
 from isentrope_trainer import smollm2
 from isentrope_trainer.loop import StepResult
@@ -170,7 +171,13 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
     logging.getLogger("isentrope.step_report").setLevel(logging.ERROR)
     transport = InMemoryTransport()
 
+    fresh = None
+    if settings.fresh:
+        fresh = FreshCompletions(settings.training.seed, settings.training.temperature)
+
     def push(_probe: isentrope.Probe, result: StepResult) -> None:
+        if fresh is not None:
+            fresh.follow(result.step)
         if result.step == settings.pushed_after:
             transport.set_control(
                 ControlSnapshot(
@@ -199,6 +206,7 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
         )
     else:
         fault = FAULTS.get(settings.fault)
+        prepare = None if fault is None or fault.prepare is None else fault.prepare()
         # A run that is made to fail may end with an error: what it reported until then counts.
         with suppress(*([RuntimeError] if fault else [])):
             train_reference_policy(
@@ -210,7 +218,7 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
                 transport=transport,
                 threads=settings.threads,
                 quiet=True,
-                prepare=None if fault is None or fault.prepare is None else fault.prepare(),
+                prepare=prepare if fresh is None else fresh.prepare,
             )
     reports = [message for message in transport.messages if isinstance(message, StepReport)]
     made = {
@@ -229,13 +237,14 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
     ]
     return ({"what_if.json": _json(packed)} if settings.pushed_after else {}) | {
         "settings.json": _json(settings.document()),
-        "series.npz": _series(reports),
+        "series.npz": _series(reports, {} if fresh is None else fresh.changes),
         "alerts.json": _json(alerts),
         "made.json": _json(made),
     }
 
 
-def _series(reports: Sequence[StepReport]) -> bytes:
+def _series(reports: Sequence[StepReport], fresh: Mapping[int, float]) -> bytes:
+    """The scalars of all steps; those of `fresh`, by step, as `FRESH_CHANGE`."""
     names = sorted(
         {name for report in reports for name in report.scalars if not name.startswith(TIMING)}
     )
@@ -244,6 +253,10 @@ def _series(reports: Sequence[StepReport]) -> bytes:
         dtype=np.float64,
     )
     steps, buffer = np.array([report.step for report in reports]), io.BytesIO()
+    if fresh:
+        names.append(FRESH_CHANGE)
+        judged = [[fresh.get(report.step, np.nan)] for report in reports]
+        scalars = np.hstack([scalars, judged])
     np.savez_compressed(buffer, steps=steps, names=np.array(names, dtype=str), scalars=scalars)
     return buffer.getvalue()
 

@@ -50,6 +50,8 @@ class RunSettings:
     run."""
     fault: str = ""
     """What is made wrong in it, a name of `faults.FAULTS`; empty: nothing."""
+    fresh: bool = False
+    """Whether each update is judged by fresh completions (`isentrope_papers.fresh`)."""
     language_model: bool = False
     """Trained under TRL, as `isentrope demo --llm` trains SmolLM2; policy and warm start are not
     used."""
@@ -66,6 +68,7 @@ class RunSettings:
             **({"pushed_after": self.pushed_after} if self.pushed_after else {}),
             **({"language_model": True} if self.language_model else {}),
             **({"fault": self.fault} if self.fault else {}),
+            **({"fresh": True} if self.fresh else {}),
         }
 
     @property
@@ -128,6 +131,7 @@ class RunSettings:
         words += [f"{name}={value}" for name, value in self.control.parameters.items()]
         words += [f"pushed_after={self.pushed_after}"] if self.pushed_after else []
         words += [f"fault={self.fault}"] if self.fault else []
+        words += ["fresh"] if self.fresh else []
         usual = TrainingConfig(loss=ALGORITHMS[self.training.algorithm].loss)
         words += _differences(
             dataclasses.replace(self.training, loss=self.training.effective_loss()), usual

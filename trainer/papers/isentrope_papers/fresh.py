@@ -1,0 +1,68 @@
+"""What an update does to the policy, on completions that nothing else sees.
+
+Before each update some are drawn from the policy as it is, of problems that no run learns from and
+no panel has. The change of their mean entropy over the update judges its prediction: what is judged
+and what judges it share no token, no prompt and no generator."""
+
+from __future__ import annotations
+
+import torch
+
+import isentrope
+from isentrope_trainer.models.policy import Policy
+from isentrope_trainer.models.sampling import Rollouts
+from isentrope_trainer.tasks.base import Task
+
+FRESH_CHANGE = "fresh/change"
+"""What an update did to their mean entropy, in nats."""
+COMPLETIONS = 512
+"""Drawn before each update."""
+_FIRST_PROBLEM = 1 << 40
+"""Far from the problems that are trained on, and from those of the panel."""
+_PROMPTS = COMPLETIONS // 2
+
+
+class FreshCompletions:
+    """Draws them, and keeps by step what each update did to their mean entropy, in nats."""
+
+    def __init__(self, seed: int, temperature: float) -> None:
+        self.changes: dict[int, float] = {}
+        self._generator = torch.Generator().manual_seed(seed + 1_000_003)
+        self._temperature, self._next_problem = temperature, _FIRST_PROBLEM
+        self._policy: Policy | None = None
+        self._task: Task | None = None
+        self._drawn: Rollouts | None = None
+        self._before = 0.0
+
+    def prepare(self, policy: Policy, task: Task, probe: isentrope.Probe, batch: int) -> Task:
+        """As `train_reference_policy` calls it before the first step."""
+        self._policy, self._task = policy, task
+        self._draw()
+        return task
+
+    def follow(self, step: int) -> None:
+        """After the update of a step."""
+        assert self._drawn is not None, "prepare was called"
+        self.changes[step] = self._mean_entropy(self._drawn) - self._before
+        self._draw()
+
+    def _draw(self) -> None:
+        assert self._policy is not None
+        assert self._task is not None
+        problems = range(self._next_problem, self._next_problem + _PROMPTS)
+        self._next_problem += _PROMPTS
+        self._drawn = self._policy.sample(
+            [self._task.problem(index).prompt for index in problems],
+            COMPLETIONS // _PROMPTS,
+            self._generator,
+            temperature=self._temperature,
+            max_tokens=self._task.max_tokens,
+        )
+        self._before = self._mean_entropy(self._drawn)
+
+    @torch.no_grad()
+    def _mean_entropy(self, rollouts: Rollouts) -> float:
+        assert self._policy is not None
+        logits = self._policy.read(rollouts).logits[rollouts.mask].double() / self._temperature
+        logprobs = logits.log_softmax(-1)
+        return float(-(logprobs.exp() * logprobs).sum(-1).mean())
