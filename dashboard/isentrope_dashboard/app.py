@@ -34,7 +34,7 @@ from isentrope_dashboard.live import (
     CredentialsMiddleware,
     News,
     Part,
-    in_browser,
+    add_browser_callback,
     log_first,
     refusal,
 )
@@ -88,12 +88,14 @@ def shell() -> dmc.MantineProvider:
 
 def register(app: Dash, api: Api) -> None:
     """Show the page of an address, and write choices into the address."""
-    in_browser(app, "isentrope.view", Output(views.STORE, "data"), Input(PAGE, "id"), first=True)
+    add_browser_callback(
+        app, "isentrope.view", Output(views.STORE, "data"), Input(PAGE, "id"), first=True
+    )
     chosen = Output(views.STORE, "data", allow_duplicate=True)
-    in_browser(app, "isentrope.choose", chosen, Input({"param": ALL}, "value"))
+    add_browser_callback(app, "isentrope.choose", chosen, Input({"param": ALL}, "value"))
     path = (Output(PATH, "data"), Input(views.STORE, "data"), State(PATH, "data"))
-    in_browser(app, "isentrope.path", *path, first=True)
-    in_browser(
+    add_browser_callback(app, "isentrope.path", *path, first=True)
+    add_browser_callback(
         app, "isentrope.title", Output(header.TITLE, "id"), Input(header.TITLE, "data"), first=True
     )
 
@@ -201,7 +203,7 @@ class _Pages(Dash):  # type: ignore[misc]  # Dash has no types
             except PreventUpdate:
                 raise  # of the same family, but an answer: nothing changes
             except _MISFITS:
-                raise views.of_no_page() from None
+                raise views.refuse_page() from None
 
         return answer
 
@@ -216,7 +218,7 @@ def _or_refused(read: Callable[..., Any], given: Sequence[Any]) -> Any:
     try:
         return read(*given)
     except _MISFITS:
-        raise views.of_no_page() from None
+        raise views.refuse_page() from None
 
 
 def attach(app: FastAPI, root_path: str = "") -> None:

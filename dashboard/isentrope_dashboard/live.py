@@ -94,7 +94,7 @@ class Api:
         return declare
 
 
-def in_browser(app: Dash, function: str, *places: Any, first: bool = False) -> None:
+def add_browser_callback(app: Dash, function: str, *places: Any, first: bool = False) -> None:
     """A callback that the browser answers, with `NAMESPACE.NAME` of its scripts; `first` as in
     `Api.callback`."""
     app.clientside_callback(

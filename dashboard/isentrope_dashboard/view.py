@@ -28,7 +28,7 @@ ROOT_PATH: ContextVar[str] = ContextVar("isentrope_dashboard_root_path", default
 """Of the server whose request is answered: what browsers have in front of every path."""
 
 
-def of_no_page() -> HTTPException:
+def refuse_page() -> HTTPException:
     return HTTPException(400, "This is no request of one of this server's pages. Reload the page.")
 
 
@@ -61,7 +61,7 @@ class View:
             pairs = [(str(name), str(value)) for name, value in known.get("query") or []]
             form = None if known.get("form") is None else dict(known["form"])
         except (TypeError, ValueError):
-            raise of_no_page() from None
+            raise refuse_page() from None
         return cls(
             path=str(known.get("path") or "/"),
             origin=str(known.get("origin") or ""),

@@ -34,7 +34,7 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeConfig:
-    """Settings of one probe. `from_environment` fills in what the caller did not pass.
+    """Settings of one probe. `read_environment` fills in what the caller did not pass.
 
     Raises:
         ConfigurationError: naming the setting, what was expected and what came.
@@ -116,7 +116,7 @@ class ProbeConfig:
             )
 
     @classmethod
-    def from_environment(
+    def read_environment(
         cls,
         *,
         name: str | None,

@@ -73,7 +73,7 @@ class Gathered:
         alone."""
         ranks, width = len(self._rows), min(additive_from, self._rows.shape[1])
 
-        def of_each_and_of_all(rows: Tensor) -> Tensor:
+        def stack_each_and_all(rows: Tensor) -> Tensor:
             return torch.cat([rows[:, width:].sum(0), rows[:, :width].reshape(-1)])
 
         def rows_of_numbers(numbers: list[float]) -> list[list[float]]:
@@ -85,8 +85,8 @@ class Gathered:
             ]
 
         if self._rows.device.type == "cpu":
-            return lambda: rows_of_numbers(of_each_and_of_all(self.rows()).tolist())
-        vector = host = of_each_and_of_all(self._rows)
+            return lambda: rows_of_numbers(stack_each_and_all(self.rows()).tolist())
+        vector = host = stack_each_and_all(self._rows)
         if vector.device.type == "cuda":
             # The training thread must not wait: pinned, and read once the event has come.
             host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)

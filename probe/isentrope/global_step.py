@@ -119,7 +119,7 @@ def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
 
 
 def threshold_moments(rows: Float64[Tensor, "ranks numbers"]) -> Float64[Tensor, "ranks 6"]:
-    """What `ThresholdStatistics.of_sums` merges: the moments of S* and S_c on each rank, on the
+    """What `ThresholdStatistics.merge_sums` merges: the moments of S* and S_c on each rank, on the
     device."""
     return LAYOUT.columns(rows, DISCRIMINATOR, VOCAB_CENTERED)
 

@@ -42,7 +42,7 @@ class Guard:
         """True once a step was closed without failure."""
 
     @property
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """What failed and how often: `gating a batch 12, logging scalars 1`; empty when nothing
         did."""
         return ", ".join(f"{what} {times}" for what, times in sorted(self.failed.items()))

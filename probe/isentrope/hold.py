@@ -356,9 +356,9 @@ class HoldController:
         )
         if memory.hold.acting and memory.acting_since is None:
             memory.acting_since = memory.closed_steps
-        return replace(self._with_estimate(action), version=active.version)
+        return replace(self._add_estimate(action), version=active.version)
 
-    def _with_estimate(self, action: hold_decision.Action) -> hold_decision.Action:
+    def _add_estimate(self, action: hold_decision.Action) -> hold_decision.Action:
         if self._memory.measured is None:
             return action
         known = self._memory.measured.entropy

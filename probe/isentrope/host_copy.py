@@ -70,7 +70,7 @@ class _HostCopy:
             ends[kind] += tensor.numel()
             return tensor
 
-        _with_tensors(values, placed)
+        _map_tensors(values, placed)
         for kind, flat in parts.items():
             vector = host = torch.cat(flat)
             if vector.is_cuda:
@@ -89,27 +89,27 @@ class _HostCopy:
             copied.synchronize()
         places = iter(self._places)
 
-        def on_host(tensor: Tensor) -> Tensor:
+        def copy_to_host(tensor: Tensor) -> Tensor:
             kind, first = next(places)
             return self._vectors[kind][first : first + tensor.numel()].view(tensor.shape)
 
-        return _with_tensors(self._values, on_host)
+        return _map_tensors(self._values, copy_to_host)
 
 
-def _with_tensors(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def _map_tensors(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The same with every tensor changed, in sequences, mappings and dataclasses."""
     if isinstance(values, Tensor):
         return change(values)
     if isinstance(values, LossGradient):
         values = values.read
     if isinstance(values, Mapping):
-        return {name: _with_tensors(value, change) for name, value in values.items()}
+        return {name: _map_tensors(value, change) for name, value in values.items()}
     if isinstance(values, list | tuple):
-        parts = [_with_tensors(value, change) for value in values]
+        parts = [_map_tensors(value, change) for value in values]
         return values._make(parts) if hasattr(values, "_make") else type(values)(parts)
     if is_dataclass(values) and not isinstance(values, type):
         changed = {
-            one.name: _with_tensors(getattr(values, one.name), change) for one in fields(values)
+            one.name: _map_tensors(getattr(values, one.name), change) for one in fields(values)
         }
         return replace(values, **changed)
     return values

@@ -209,7 +209,7 @@ def differences_of(logprobs: Tensor, others: Mapping[str, Tensor | None]) -> dic
     }
 
 
-def per_token(name: str, given: Tensor | None, logprobs: Tensor) -> Tensor | None:
+def require_token_shape(name: str, given: Tensor | None, logprobs: Tensor) -> Tensor | None:
     """An optional tensor of the tokens' shape, itself."""
     return None if given is None else matching(name, given, logprobs)
 
@@ -262,7 +262,7 @@ def loggable(name: str, value: float | Tensor) -> float | Tensor:
             raise InputError(
                 f"{name} must be one number, got a tensor of shape {list(value.shape)}. Log its mean, say."
             )
-        return _on_this_rank(name, value.detach()).clone()
+        return _local_part(name, value.detach()).clone()
     try:
         return float(_only_element(value))
     except OverflowError:
@@ -280,7 +280,7 @@ def _only_element(value: Any) -> Any:
     return value
 
 
-def _on_this_rank(name: str, value: Tensor) -> Tensor:
+def _local_part(name: str, value: Tensor) -> Tensor:
     """This rank's part of a DTensor. Reading all of it would be a collective, which the other ranks
     may not join."""
     placements = getattr(value, "placements", None)

@@ -166,7 +166,7 @@ class Probe:
                     "counts=False is for a rank whose tokens another rank counts, got it on rank 0, which reports the steps. Pass "
                     "it on the other ranks that hold the same tokens."
                 )
-            return ProbeConfig.from_environment(
+            return ProbeConfig.read_environment(
                 name=name,
                 project=project,
                 run_id=run_id,
@@ -561,7 +561,8 @@ class Probe:
                 inputs.check_first_values(kept, mask)
                 self._warn_once("advantages", inputs.not_finite_advantages(advantages, mask))
             reference = self._optional(
-                "ref_logprobs", lambda: inputs.per_token("ref_logprobs", ref_logprobs, own)
+                "ref_logprobs",
+                lambda: inputs.require_token_shape("ref_logprobs", ref_logprobs, own),
             )
             if reference is not None:
                 gradient.watch("kl_penalty", reference, negated=True)
@@ -569,7 +570,9 @@ class Probe:
                 # With a ratio to the old policy the sampler serves the diagnosis alone.
                 sampler_logprobs = self._optional(
                     "sampler_logprobs",
-                    lambda: inputs.per_token("sampler_logprobs", sampler_logprobs, logprobs),
+                    lambda: inputs.require_token_shape(
+                        "sampler_logprobs", sampler_logprobs, logprobs
+                    ),
                 )
             differences = inputs.differences_of(
                 logprobs, {"old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs}
@@ -579,7 +582,7 @@ class Probe:
                 if reference is None
                 else inputs.differences_of(logprobs, {"reference": reference})
             )
-            old = inputs.per_token("old_entropies", old_entropies, logprobs)
+            old = inputs.require_token_shape("old_entropies", old_entropies, logprobs)
             batch = TokenBatch(
                 kept,
                 advantages,
@@ -593,7 +596,7 @@ class Probe:
                 or {},
                 token_ids=self._optional(
                     "token_ids",
-                    lambda: inputs.per_token("token_ids", scores.token_ids, logprobs),
+                    lambda: inputs.require_token_shape("token_ids", scores.token_ids, logprobs),
                 ),
                 gradient=gradient,
                 old_entropies=None if old is None else old.detach(),
@@ -1002,7 +1005,7 @@ class Probe:
                 momentum=momentum,
                 learning_rate=learning_rates,
                 coupling=self.config.coupling,
-                failed=self._guard.in_words,
+                failed=self._guard.summary,
                 learn=None if measured is None else self._hold.learner(beta, learning_rates),
                 **about,
             )

@@ -80,7 +80,7 @@ def jsonable(config: object, *, hides_secrets: bool = True) -> dict[str, object]
             f"config may have {CONFIG_CHARACTERS} characters as JSON, got {len(text)}, most of them in {largest!r}. "
             "Leave out what is no setting, such as data."
         )
-    return cast("dict[str, object]", _without_secrets(result) if hides_secrets else result)
+    return cast("dict[str, object]", _drop_secrets(result) if hides_secrets else result)
 
 
 def _compact(value: object) -> str:
@@ -170,13 +170,13 @@ def _text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _without_secrets(value: object, name: str = "") -> object:
+def _drop_secrets(value: object, name: str = "") -> object:
     if _is_secret(name, value):
         return HIDDEN
     if isinstance(value, dict):
-        return {key: _without_secrets(member, key) for key, member in value.items()}
+        return {key: _drop_secrets(member, key) for key, member in value.items()}
     if isinstance(value, list):
-        return [_without_secrets(item, name) for item in value]
+        return [_drop_secrets(item, name) for item in value]
     if isinstance(value, str):
         return _TOKEN_TEXT.sub(HIDDEN, _PASSWORD_IN_URL.sub(rf"\1:{HIDDEN}@", value))
     return value

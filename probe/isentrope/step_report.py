@@ -30,7 +30,7 @@ from isentrope.statistics.covariance import GROUPS
 from isentrope.statistics.mismatch import RATIO, TOKEN_HASH, Epochs, likely_cause
 from isentrope.statistics.samples import SAMPLES, part_means
 from isentrope.statistics.sums import NOT_FINITE_GRADIENTS, StepSums
-from isentrope.statistics.texts import TokenTexts, rollouts_of, with_texts
+from isentrope.statistics.texts import TokenTexts, add_texts, rollouts_of
 from isentrope.statistics.tokens import THRESHOLD_SOURCES
 from isentrope_wire import metrics, reports
 from isentrope_wire.control import Control, Method
@@ -252,7 +252,7 @@ class ReportBuilder:
         recorded_at = time.time()
 
         def build() -> reports.StepReport:
-            scalars, dropped = self._within_limits(kept)
+            scalars, dropped = self._apply_limits(kept)
             return reports.StepReport(
                 step=step,
                 recorded_at=recorded_at,
@@ -266,7 +266,7 @@ class ReportBuilder:
     def _build(
         self, closed: ClosedStep, recorded_at: float, device: int | None
     ) -> reports.StepReport:
-        logged, dropped = self._within_limits(closed.logged)
+        logged, dropped = self._apply_limits(closed.logged)
         together = None if closed.measured is None else self._together(closed.measured)
         tokens = 0 if together is None or together.sums is None else together.sums.tokens
         outcomes = self._acknowledged(closed, together)
@@ -295,7 +295,7 @@ class ReportBuilder:
             | hold_labels(closed.action),
         )
         if together is not None and together.sums is not None:
-            report = self._with_sums(report, together.sums, closed)
+            report = self._add_sums(report, together.sums, closed)
         if self._leads:
             gradient = None
             if together is not None and together.sums is not None:
@@ -352,7 +352,7 @@ class ReportBuilder:
             self._shown_version = closed.active.version
         return tuple(ready)
 
-    def _within_limits(
+    def _apply_limits(
         self, logged: Mapping[str, float | Tensor]
     ) -> tuple[Mapping[str, float | Tensor], Collection[str]]:
         """What was logged, without what a server would refuse the whole report for; and the names
@@ -371,7 +371,7 @@ class ReportBuilder:
         rest = logged.keys() - set(dropped)
         return {name: value for name, value in logged.items() if name in rest}, dropped
 
-    def _with_sums(
+    def _add_sums(
         self, report: reports.StepReport, sums: StepSums, closed: ClosedStep
     ) -> reports.StepReport:
         """The report with what was measured of the step; what the loop logged under the same name
@@ -386,14 +386,14 @@ class ReportBuilder:
             influence = _clip_factor(closed) * sums.change(1.0) if adds_up else None
             texts = self._texts.make(
                 lambda: (
-                    with_texts(found.tokens, sums.scale, self._texts),
+                    add_texts(found.tokens, sums.scale, self._texts),
                     rollouts_of(
                         found.rows, sums.scale, self._texts, closed.reward_parts, influence
                     ),
                 )
             )
             if texts is None:
-                texts = with_texts(found.tokens, sums.scale, TokenTexts(None)), ()
+                texts = add_texts(found.tokens, sums.scale, TokenTexts(None)), ()
                 labels[reports.DROPPED_PARTS] = "texts"
             report = replace(
                 report, what_if=sums[WHAT_IF].scaled(sums.scale), tokens=texts[0], rollouts=texts[1]
@@ -490,7 +490,11 @@ class ReportBuilder:
     def _log_alerts(self, report: reports.StepReport) -> None:
         """One line for each: who trains in a terminal sees no page."""
         for alert in report.alerts:
-            cure = "" if alert.suggestion is None else f" Suggested: {_in_words(alert.suggestion)}."
+            cure = (
+                ""
+                if alert.suggestion is None
+                else f" Suggested: {_name_control(alert.suggestion)}."
+            )
             where = f" {self._page}" if self._page else ""
             level = alert.level.capitalize()
             logger.warning(
@@ -507,7 +511,7 @@ def _is_short(name: str) -> bool:
     return len(name) <= reports.NAME_CHARACTERS
 
 
-def _in_words(control: Control) -> str:
+def _name_control(control: Control) -> str:
     """A suggested control, which may also be the one before, with any method."""
     if control == Control(reason=control.reason):
         return "no control"
@@ -575,7 +579,7 @@ def _evidence(sums: StepSums, control: Control, what_if: WhatIfSums | None) -> S
         vocab_centered_std=sums[of_step.VOCAB_CENTERED].standard_deviation,
         largest_entropy=sums[of_step.LARGEST_ENTROPY],
         largest_expected_score=sums[of_step.LARGEST_EXPECTED_SCORE],
-        groups=len(sums[GROUPS].of_several),
+        groups=len(sums[GROUPS].complete_groups),
         old_entropies_known=bool(sums[of_step.OLD_ENTROPIES_KNOWN]),
         ratio_spread=math.hypot(ratios.mean - 1, ratios.standard_deviation)
         if ratios.count

@@ -170,14 +170,14 @@ class Trackers:
 
     def _work(self) -> None:
         while (report := self._queue.get()) is not None:
-            for tracker in self._in_use():
+            for tracker in self._used_trackers():
                 self._write(tracker, report)
-        for tracker in self._in_use():
+        for tracker in self._used_trackers():
             self._writing_to = tracker.name
             with self._guard.protect(f"closing {tracker.name}"):
                 tracker.close()
 
-    def _in_use(self) -> list[Tracker]:
+    def _used_trackers(self) -> list[Tracker]:
         return [
             one
             for one in self._trackers
@@ -402,13 +402,16 @@ def requested_trackers(trackers: object) -> tuple[Tracker, ...]:
     if isinstance(trackers, str):
         trackers = [name.strip() for name in trackers.split(",") if name.strip()]
     if not isinstance(trackers, Sequence):
-        return (_of_object(trackers),)
+        return (_tracker_of_object(trackers),)
     named = dict.fromkeys(item for item in trackers if isinstance(item, str))
     objects = [item for item in trackers if not isinstance(item, str)]
-    return (*(_of_name(name) for name in named), *(_of_object(item) for item in objects))
+    return (
+        *(_tracker_of_name(name) for name in named),
+        *(_tracker_of_object(item) for item in objects),
+    )
 
 
-def _of_name(name: str) -> Tracker:
+def _tracker_of_name(name: str) -> Tracker:
     tool, _, folder = name.partition(":")
     if tool not in KNOWN or (folder and tool != "tensorboard"):
         raise ConfigurationError(f"{_EXPECTED}; got {name!r}.")
@@ -419,7 +422,7 @@ def _of_name(name: str) -> Tracker:
     return TensorBoardWriter(folder=folder) if folder else KNOWN[tool]()
 
 
-def _of_object(item: object) -> Tracker:
+def _tracker_of_object(item: object) -> Tracker:
     # A SummaryWriter may be of torch, tensorboardX or others: what it can do tells.
     home = "tensorboard" if hasattr(item, "add_scalar") else type(item).__module__.partition(".")[0]
     known = KNOWN.get(home)

@@ -262,14 +262,16 @@ def _member(kind: type[StrEnum], text: str) -> StrEnum:
 
 def _json(name: str) -> _Field:
     """An object of a user's, as text."""
-    return _Field(name, _to_json, lambda message: _object_from_json(name, getattr(message, name)))
+    return _Field(
+        name, _write_json, lambda message: _object_from_json(name, getattr(message, name))
+    )
 
 
 def _control(name: str) -> _Field:
     """A control as its document, as text; None as an absent field."""
     return _Field(
         name,
-        lambda control: None if control is None else _to_json(control.to_document()),
+        lambda control: None if control is None else _write_json(control.to_document()),
         lambda message: (
             Control.from_document(_object_from_json(name, getattr(message, name)))
             if not message.DESCRIPTOR.fields_by_name[name].has_presence or message.HasField(name)
@@ -278,7 +280,7 @@ def _control(name: str) -> _Field:
     )
 
 
-def _to_json(value: Mapping[str, object]) -> str:
+def _write_json(value: Mapping[str, object]) -> str:
     return json.dumps(dict(value), sort_keys=True, separators=(",", ":"))
 
 
@@ -351,7 +353,7 @@ def _kept_from_pb(rollout: pb.Rollout) -> tuple[bool | None, ...]:
     return tuple(_STATES[state] for state in rollout.states)
 
 
-def _within(name: str, kind: type, message: type[Message]) -> _Field:
+def _nested_field(name: str, kind: type, message: type[Message]) -> _Field:
     """A list that travels in a message of its own, where it is not empty."""
     read = _FORMS[kind].read
     return _Field(
@@ -443,6 +445,6 @@ _travels(reports.Alert, pb.Alert, suggestion=_control("suggestion_json"))
 _travels(
     reports.StepReport,
     pb.StepReport,
-    tokens=_within("tokens", reports.DrivingToken, pb.DrivingTokens),
-    rollouts=_within("rollouts", reports.Rollout, pb.Rollouts),
+    tokens=_nested_field("tokens", reports.DrivingToken, pb.DrivingTokens),
+    rollouts=_nested_field("rollouts", reports.Rollout, pb.Rollouts),
 )

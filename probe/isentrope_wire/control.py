@@ -24,8 +24,8 @@ from isentrope_wire.methods import (
     method_named,
     parameter_value,
     preset,
+    resolve_aliases,
     threshold_methods,
-    without_aliases,
 )
 from isentrope_wire.numbers import Answer, document_of, is_finite_number, shown
 
@@ -117,7 +117,7 @@ class Hold:
         if self.target_entropy is not None:
             self._set("target_entropy", _entropy("target_entropy", self.target_entropy))
         if self.max_change_per_step is not None:
-            changes = _above_zero("max_change_per_step", self.max_change_per_step)
+            changes = _require_above_zero("max_change_per_step", self.max_change_per_step)
             self._set("max_change_per_step", changes)
         for name in ("mu_min", "mu_max"):
             self._set(name, _threshold(f"hold.{name}", getattr(self, name)))
@@ -370,7 +370,7 @@ def _one_of(kind: type[_Words], name: str, value: object) -> _Words:
 
 
 def _entropy(name: str, value: object) -> float:
-    nats = _above_zero(name, value)
+    nats = _require_above_zero(name, value)
     if nats > LARGEST_ENTROPY:
         raise ConfigurationError(
             f"hold.{name} counts nats, of which no vocabulary has more than {LARGEST_ENTROPY:g}; "
@@ -379,7 +379,7 @@ def _entropy(name: str, value: object) -> float:
     return nats
 
 
-def _above_zero(name: str, value: object) -> float:
+def _require_above_zero(name: str, value: object) -> float:
     if not is_finite_number(value) or value <= 0:
         raise ConfigurationError(
             f"hold.{name} counts nats and must be finite and above 0, got {shown(value)}."
@@ -599,7 +599,7 @@ def _filled_in(
     shorthand: Mapping[str, Any] = {}
     if "preset" in parameters:
         shorthand = preset(method, parameters.pop("preset"))
-    parameters = without_aliases(method, parameters)
+    parameters = resolve_aliases(method, parameters)
     thresholds_given = mu_low is not None or mu_high is not None
     return {
         # Both thresholds or none: a preset's lower side beside one's own upper side is neither.

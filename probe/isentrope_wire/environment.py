@@ -58,7 +58,7 @@ def read_lock(lock: IO[str]) -> dict[str, str]:
     return held if isinstance(held, dict) else {}
 
 
-def _from_home(what: str) -> str | None:
+def _read_home(what: str) -> str | None:
     """Where neither address is set: that of the server with the same home."""
     if _address("ISENTROPE_URL") or _address("ISENTROPE_GRPC"):
         return None
@@ -73,13 +73,13 @@ def _address(variable: str) -> str:
 def url() -> str:
     """`ISENTROPE_URL`: the server's REST API and pages; else that of the server with the same home,
     or the default one."""
-    return (_address("ISENTROPE_URL") or _from_home("url") or DEFAULT_URL).rstrip("/")
+    return (_address("ISENTROPE_URL") or _read_home("url") or DEFAULT_URL).rstrip("/")
 
 
 def pages_of(target: str) -> str | None:
     """The address of the pages of the server whose ingest is at `target`; None where it is another
     than the one that is meant without settings, and `ISENTROPE_URL` is not set."""
-    meant = _from_home("grpc") or DEFAULT_GRPC
+    meant = _read_home("grpc") or DEFAULT_GRPC
     return url() if _address("ISENTROPE_URL") or host_and_port(target) == meant else None
 
 
@@ -103,7 +103,7 @@ def keep_delivered_seconds() -> float:
 def grpc_target() -> str:
     """`ISENTROPE_GRPC`: host:port of the server's ingest, behind `https://` where it is encrypted;
     else that of the server with the same home, or the default one."""
-    target = _address("ISENTROPE_GRPC") or _from_home("grpc") or DEFAULT_GRPC
+    target = _address("ISENTROPE_GRPC") or _read_home("grpc") or DEFAULT_GRPC
     return f"{_ENCRYPTED}{host_and_port(target)}" if is_encrypted(target) else host_and_port(target)
 
 

@@ -375,7 +375,7 @@ def decide(
             acting=True, pace=_pace(state, unclipped, gap), plans=_plans(state, measured, step)
         )
         action = Action(version=0, status=status, reason=reason, target=target)
-        return idle, _on_the_way(action, idle, gap, watch)
+        return idle, _mark_approaching(action, idle, gap, watch)
     curve = WhatIfCurve(measured.what_if, scope, clipping_method(pushed))
     cap, shrink_denominator = pushed.value("max_fraction"), pushed.value("denominator") == "shrink"
     lowest = max(
@@ -409,7 +409,7 @@ def decide(
             reason=f"{reason}. {watch}".strip(),
             target=target,
         )
-        return lifting, _on_the_way(action, lifting, gap, action.reason)
+        return lifting, _mark_approaching(action, lifting, gap, action.reason)
     if state.bonus is not None and state.scope == scope:
         # The thresholds go on from what the bonus did.
         state = replace(state, mu=solved)
@@ -421,7 +421,7 @@ def decide(
     pace = _pace(state, gain * plan.unit_prediction + drift, gap)
     acting = HoldState(acting=True, scope=scope, mu=mu, pace=pace, plans=(*plans, plan))
     action = Action(version=0, status=status, scope=scope, mu=mu, reason=watch, target=target)
-    return acting, _on_the_way(action, acting, gap, watch)
+    return acting, _mark_approaching(action, acting, gap, watch)
 
 
 def _target_ahead(hold: Hold, measured: Measured, run_step: int, target: float) -> float:
@@ -445,7 +445,7 @@ def _pace(state: HoldState, change: float, gap: float) -> float:
     return towards if state.pace is None else state.pace + PACE_WEIGHT * (towards - state.pace)
 
 
-def _on_the_way(action: Action, state: HoldState, gap: float, watch: str) -> Action:
+def _mark_approaching(action: Action, state: HoldState, gap: float, watch: str) -> Action:
     """The action as APPROACHING where the entropy moves towards a target that is far."""
     pace, target = state.pace or 0.0, action.target or 0.0
     if abs(gap) <= FAR * target or pace <= 0 or abs(gap) > LONGEST_WAY * pace:

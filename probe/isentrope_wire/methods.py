@@ -714,7 +714,7 @@ def checked_parameters(of: Method, given: Mapping[str, object]) -> dict[str, Val
     return {name: of.parameters[name].check(value) for name, value in given.items()}
 
 
-def without_aliases(of: Method, given: Mapping[str, object]) -> dict[str, object]:
+def resolve_aliases(of: Method, given: Mapping[str, object]) -> dict[str, object]:
     """The parameters given, each under our own name."""
     own = {alias: name for name, parameter in of.parameters.items() for alias in parameter.aliases}
     found: dict[str, object] = {}

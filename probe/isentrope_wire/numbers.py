@@ -66,7 +66,7 @@ def no_formula(cell: object) -> object:
 MINUS = "−"
 
 
-def in_round(value: float) -> float:
+def round_to_step(value: float) -> float:
     """The nearest of 24 numbers a decade, in two digits (1.0, 1.1, 1.2, 1.3, 1.5, 1.6, 1.8 ...).
 
     What scatters by a few percent is mostly rounded to the same one. `value` is above 0."""
@@ -128,7 +128,7 @@ def read(kind: type[_T], document: object) -> _T:
     """A dataclass, or a value of dataclasses, from JSON values, such as `document_of` gives: fields
     that `kind` does not have are ignored, and defaults stand for missing ones. ValueError: naming
     the place, what was expected and what came."""
-    return msgspec.convert(document, kind, strict=False, dec_hook=_from_document)
+    return msgspec.convert(document, kind, strict=False, dec_hook=_read_document)
 
 
 def part_of(kind: type[_T], value: object, **others: object) -> _T:
@@ -151,10 +151,10 @@ def read_exactly(kind: type[_T], document: object) -> _T:
 
 def document_of(value: object) -> Any:
     """A dataclass, however deep, as JSON values: each becomes an object of its fields."""
-    return plain_json(msgspec.to_builtins(value, enc_hook=_to_document))
+    return plain_json(msgspec.to_builtins(value, enc_hook=_write_document))
 
 
-def _to_document(value: object) -> object:
+def _write_document(value: object) -> object:
     if isinstance(value, deque):
         return {"at_most": value.maxlen, "values": list(value)}
     if isinstance(value, str):  # a class of its own, such as a Method
@@ -162,7 +162,7 @@ def _to_document(value: object) -> object:
     raise NotImplementedError(f"{type(value).__name__} has no JSON form")
 
 
-def _from_document(kind: Any, document: Any) -> Any:
+def _read_document(kind: Any, document: Any) -> Any:
     if get_origin(kind) is not deque:
         raise NotImplementedError(f"{kind} has no JSON form")
     items: Any = list[get_args(kind)[0]]  # type: ignore[misc]

@@ -195,12 +195,14 @@ class WhatIfCurve:
         With `max_fraction` at most this share of the tokens is clipped, but at least one; with
         `shrink_denominator` the mean is over the tokens that are kept. WhatIfError: a threshold
         that is negative or not finite, a cap that is no share."""
-        clipped = self._beyond(mu_low, mu_high, 0.0)
+        clipped = self._sum_beyond(mu_low, mu_high, 0.0)
         most = self._most(max_fraction)
         capped = clipped.tokens > most
         if clipped.tokens + clipped.tokens_bound > most:
             clipped = self._furthest(mu_low, mu_high, most, clipped)
-        return _without(self._sums, clipped, shrink_denominator=shrink_denominator, capped=capped)
+        return _drop_tokens(
+            self._sums, clipped, shrink_denominator=shrink_denominator, capped=capped
+        )
 
     def _most(self, max_fraction: float | None) -> float:
         """How many tokens may be clipped; whole ones, as the gate counts them."""
@@ -210,7 +212,7 @@ class WhatIfCurve:
             raise WhatIfError(f"max_fraction is a share above 0 and at most 1, got {max_fraction}.")
         return max(math.floor(self._sums.tokens * max_fraction + 1e-9), 1)
 
-    def _beyond(self, mu_low: float | None, mu_high: float | None, further: float) -> _Beyond:
+    def _sum_beyond(self, mu_low: float | None, mu_high: float | None, further: float) -> _Beyond:
         """On both sides together, `further` beyond the thresholds."""
         thresholds = (None if mu is None else mu + further for mu in (mu_low, mu_high))
         low, high = (side.beyond(mu) for side, mu in zip(self._sides, thresholds, strict=True))
@@ -231,7 +233,7 @@ class WhatIfCurve:
         def at(place: int) -> _Beyond:
             # Beyond all edges nothing is left; how far out that is, is not known.
             return (
-                self._beyond(mu_low, mu_high, distances[place])
+                self._sum_beyond(mu_low, mu_high, distances[place])
                 if place < len(distances)
                 else _NOTHING
             )
@@ -268,7 +270,7 @@ class WhatIfCurve:
         )
 
 
-def _without(
+def _drop_tokens(
     sums: WhatIfSums, clipped: _Beyond, *, shrink_denominator: bool, capped: bool = False
 ) -> WhatIf:
     """The step without the clipped tokens."""
@@ -318,14 +320,14 @@ def band_answer(control: Control, sums: WhatIfSums, entropy: float) -> WhatIf:
     for beyond in (side.beyond(0.0) for side in sides):
         clipped = _Beyond(*(left + right for left, right in zip(clipped, beyond, strict=True)))
     shrinks = control.value("denominator") == "shrink"
-    return _without(sums, clipped, shrink_denominator=shrinks)
+    return _drop_tokens(sums, clipped, shrink_denominator=shrinks)
 
 
 def bonus_answer(control: Control, sums: WhatIfSums, effect: float) -> WhatIf:
     """The step with an entropy bonus at the gate; `effect` is what one of 1 adds to the unit
     prediction (`entropy/bonus_effect`)."""
     added = control.number("coefficient") * effect * sums.tokens
-    return _without(sums, _Beyond(0.0, -added, 0.0, 0.0), shrink_denominator=False)
+    return _drop_tokens(sums, _Beyond(0.0, -added, 0.0, 0.0), shrink_denominator=False)
 
 
 def under(control: Control, sums: WhatIfSums, curve: WhatIfCurve | None = None) -> WhatIf | None:
@@ -345,17 +347,17 @@ def under(control: Control, sums: WhatIfSums, curve: WhatIfCurve | None = None) 
             shrink_denominator=shrinks,
         )
     if control.method == Method.NONE:
-        return _without(sums, _NOTHING, shrink_denominator=False)
+        return _drop_tokens(sums, _NOTHING, shrink_denominator=False)
     table = sums.by_method.get(control.method)
     if table is None:
         return None
     in_scope = _Side(table, 1, IN_SCOPE[control.scope])
     if control.method == "kl_cov":
         listed = max(math.floor(sums.tokens * control.number("k") + 1e-9), 1)
-        penalised = in_scope.beyond(_Side(table, 1, IN_SCOPE[Scope.ALL]).beyond_which(listed))
+        penalised = in_scope.beyond(_Side(table, 1, IN_SCOPE[Scope.ALL]).mu_of_tokens(listed))
         beta = control.number("beta")
         added = _Beyond(0.0, -beta * penalised.change, 0.0, beta * penalised.change_bound)
-        return _without(sums, added, shrink_denominator=False)
+        return _drop_tokens(sums, added, shrink_denominator=False)
     low, high = (
         in_scope.beyond(control.number(end) / COVARIANCE_UNIT)
         for end in ("omega_low", "omega_high")
@@ -368,7 +370,7 @@ def under(control: Control, sums: WhatIfSums, curve: WhatIfCurve | None = None) 
     )
     wanted = control.number("ratio") * sums.tokens
     share = min(wanted / band.tokens, 1.0) if band.tokens else 0.0
-    return _without(
+    return _drop_tokens(
         sums,
         _Beyond(*(share * one for one in band)),
         shrink_denominator=shrinks,
@@ -402,7 +404,7 @@ class _Side:
             index += 1
         return self._magnitude_beyond[index] if index < len(EDGES) else 0.0
 
-    def beyond_which(self, tokens: float) -> float:
+    def mu_of_tokens(self, tokens: float) -> float:
         """The mu beyond which so many tokens lie; 0 where there are fewer."""
         index = bisect_left(
             range(len(EDGES)), True, key=lambda at: self._count_beyond[at] <= tokens

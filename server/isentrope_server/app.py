@@ -29,7 +29,7 @@ from isentrope_server.api import (
 )
 from isentrope_server.api.dependencies import refuse_unknown_parameters
 from isentrope_server.api.export import ExportFormat
-from isentrope_server.backend import in_background, open_backend
+from isentrope_server.backend import open_backend, run_in_background
 from isentrope_server.counters import MeasuredRequests, ServerFigures
 from isentrope_server.digests import keep_digests_current
 from isentrope_server.housekeeping import (
@@ -153,7 +153,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.sessions = BrowserSessions(session_key, settings.root_path)
         gate = GrpcGate(backend.tokens, app.state.figures)
         grpc_server, app.state.grpc_port = await start_grpc(backend, [gate])
-        async with in_background(
+        async with run_in_background(
             keep_house(backend),
             keep_tokens_current(backend),
             keep_acknowledged(backend),

@@ -32,9 +32,9 @@ from isentrope_server.store.database import (
     Database,
     OtherTables,
     check_file_system,
-    in_a_line,
     refuses_file_writes,
     upgrade,
+    write_in_a_line,
 )
 from isentrope_server.store.sqlite_file import DamagedFile, check_sound
 from isentrope_server.store.writer import Transaction, Writer, WriterStopped
@@ -191,7 +191,7 @@ def _open_tokens(transaction: Transaction, tokens: TokenBook, settings: Settings
             GOOD_OWNER_TOKEN,
             MAKE_A_TOKEN,
         )
-    if settings.token is not None and tokens.of_secret(settings.token) is None:
+    if settings.token is not None and tokens.find_by_secret(settings.token) is None:
         _log.warning(
             "ISENTROPE_TOKEN is ignored: it is only used at a home's first start, and this home has another token."
         )
@@ -199,7 +199,7 @@ def _open_tokens(transaction: Transaction, tokens: TokenBook, settings: Settings
 
 
 @asynccontextmanager
-async def in_background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def run_in_background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run endless work while the block runs; it is cancelled at the end, and what it does then is
     waited for."""
     tasks = [asyncio.create_task(one) for one in work]
@@ -220,7 +220,7 @@ async def attempt(work: Coroutine[Any, Any, _T], *, what: str) -> _T | None:
     if not isinstance(outcome, BaseException):
         return outcome
     if isinstance(outcome, SQLAlchemyError | WriterStopped):
-        _log.error("%s failed, next try in a moment: %s", what, in_a_line(outcome))
+        _log.error("%s failed, next try in a moment: %s", what, write_in_a_line(outcome))
     else:
         # Unexpected: the traceback is needed.
         _log.error("%s failed, next try in a moment: %r", what, outcome, exc_info=outcome)

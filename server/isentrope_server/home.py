@@ -32,7 +32,7 @@ def locked_home(home: Path, url: str, grpc: str = "") -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _in_use(home, read_lock(lock)) from None
+            raise _refuse_used_home(home, read_lock(lock)) from None
         _write_lock(lock, {"url": url, "pid": os.getpid()} | ({"grpc": grpc} if grpc else {}))
         try:
             yield
@@ -45,7 +45,7 @@ def check_unlocked(home: Path) -> None:
     opened: that server has opened them, too."""
     held = server_of(home)
     if held is not None:
-        raise _in_use(home, held)
+        raise _refuse_used_home(home, held)
 
 
 def running_server_url(home: Path) -> str | None:
@@ -76,7 +76,7 @@ def _write_lock(lock: IO[str], held: dict[str, object] | None) -> None:
     lock.flush()
 
 
-def _in_use(home: Path, held: dict[str, str]) -> StartupError:
+def _refuse_used_home(home: Path, held: dict[str, str]) -> StartupError:
     owner = f" (process {held['pid']}, {held['url']})" if {"pid", "url"} <= held.keys() else ""
     return StartupError(
         f"Another Isentrope server{owner} already uses the home {home}. To train against it: `isentrope train`. "

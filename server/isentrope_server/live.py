@@ -28,7 +28,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from isentrope_server.store.database import DUTY_LOCK, Database, in_a_line
+from isentrope_server.store.database import DUTY_LOCK, Database, write_in_a_line
 from isentrope_server.store.writer import ControlChanged, Event
 from isentrope_wire.backoff import Backoff
 from isentrope_wire.numbers import document_of, read_exactly
@@ -186,7 +186,7 @@ class Notifications:
                 if not is_logged:
                     _log.warning(
                         "The connection for notifications of other servers failed; connecting again: %s",
-                        in_a_line(error),
+                        write_in_a_line(error),
                     )
                 is_logged = True
                 self._stopping.wait(backoff.next_pause_seconds())

@@ -72,7 +72,7 @@ def grpc_address(host: str, port: int) -> str:
 
 
 @contextlib.contextmanager
-def without_ipv6(address: str) -> Iterator[None]:
+def block_ipv6(address: str) -> Iterator[None]:
     """Block IPv6 while gRPC opens `0.0.0.0`, which it would extend to every address."""
     host, _, port = address.rpartition(":")
     with contextlib.ExitStack() as held:

@@ -13,7 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from isentrope_server.store.database import SQLITE, with_driver
+from isentrope_server.store.database import SQLITE, add_driver
 from isentrope_wire import environment
 from isentrope_wire.errors import install_command
 
@@ -156,7 +156,7 @@ class Settings(BaseSettings):
     def _names_a_database(cls, database_url: str | None) -> str | None:
         if database_url is not None:
             try:
-                with_driver(make_url(database_url)).get_dialect().import_dbapi()
+                add_driver(make_url(database_url)).get_dialect().import_dbapi()
             except (
                 ArgumentError,
                 ImportError,

@@ -31,9 +31,9 @@ from tests.architecture.test_house import ROOT, SOURCES, relative, tree
 
 TOY_FILE = """
 \"\"\"Toy: clips what lies beyond thresholds on twice S_c.\"\"\"
-from isentrope.methods.threshold import by_threshold
+from isentrope.methods.threshold import clip_by_threshold
 
-TOY = by_threshold(lambda scores, over: (2 * scores.vocab_centered_scores.double(), over.vocab_centered_std))
+TOY = clip_by_threshold(lambda scores, over: (2 * scores.vocab_centered_scores.double(), over.vocab_centered_std))
 """
 TOY_ROW = """
 method(

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from isentrope.client import calls
 from isentrope_dashboard.pages import audit, config
-from isentrope_dashboard.pages.audit import as_csv, change_words, history_rows
+from isentrope_dashboard.pages.audit import change_words, format_csv, history_rows
 from isentrope_dashboard.pages.config import changes_of, flat, parameters, system_facts
 from isentrope_wire.control import Control
 from isentrope_wire.metrics import PROBE_DROPPED_REPORTS
@@ -77,7 +77,7 @@ def test_history_states_each_change_in_full_words() -> None:
 @pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@a", "\t=1", "'=1"])
 def test_file_has_no_formulas(cell: str) -> None:
     [row] = history_rows([version(1, "APPLIED", Control(), 3, author=cell, reason=f"fine {cell}")])
-    written = next(csv.DictReader(io.StringIO(as_csv([row]))))
+    written = next(csv.DictReader(io.StringIO(format_csv([row]))))
     assert (written["author"], written["reason"]) == (f"'{cell}", f"fine {cell}")
 
 

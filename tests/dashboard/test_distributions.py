@@ -17,8 +17,8 @@ from isentrope_dashboard.figures.chart import Scale
 from isentrope_dashboard.figures.heat import (
     MAXIMUM_BINS,
     levels,
-    on_common_axis,
     quantile,
+    share_axis,
     thresholds,
 )
 from isentrope_dashboard.figures.panel import Mark, Panel, Shown
@@ -60,7 +60,7 @@ def symmetric(*rows: tuple[float, list[int]]) -> HistogramColumns:
 
 
 def test_wide_bins_are_spread_evenly_over_narrow_ones() -> None:
-    axis = on_common_axis(symmetric((1.0, [4, 0, 2, 2]), (2.0, [8, 4, 4, 0])))
+    axis = share_axis(symmetric((1.0, [4, 0, 2, 2]), (2.0, [8, 4, 4, 0])))
     assert axis.edges.tolist() == [-2, -1.5, -1, -0.5, 0, 0.5, 1]
     assert (8 * axis.shares[0]).tolist() == [0, 0, 4, 0, 2, 2]
     assert (16 * axis.shares[1]).tolist() == [4, 4, 2, 2, 2, 2]
@@ -71,7 +71,7 @@ def test_no_token_is_lost_but_in_the_tails() -> None:
     rows = symmetric(
         *[(2.0 ** int(k), rng.integers(1, 50, 64).tolist()) for k in rng.integers(-2, 3, 30)]
     )
-    axis = on_common_axis(rows)
+    axis = share_axis(rows)
     assert len(axis.edges) - 1 <= MAXIMUM_BINS
     assert axis.shares.sum(axis=1) == pytest.approx(1.0, abs=1e-12)
 
@@ -79,12 +79,12 @@ def test_no_token_is_lost_but_in_the_tails() -> None:
 def test_one_far_token_does_not_coarsen_the_axis() -> None:
     far = [0] * 64
     far[32:34], far[-1] = [5000, 4999], 1
-    axis = on_common_axis(symmetric((0.5, [20] * 64), (64.0, far)))
+    axis = share_axis(symmetric((0.5, [20] * 64), (64.0, far)))
     assert float(axis.edges[1] - axis.edges[0]) <= 4 / MAXIMUM_BINS * 2
 
 
 def test_a_step_that_counted_nothing_is_a_gap() -> None:
-    axis = on_common_axis(symmetric((1.0, [0, 0]), (1.0, [1, 3])))
+    axis = share_axis(symmetric((1.0, [0, 0]), (1.0, [1, 3])))
     assert np.isnan(axis.shares[0]).all()
     assert axis.shares[1].tolist() == [0.25, 0.75]
 

@@ -329,5 +329,5 @@ def test_a_rollout_has_its_prompt_and_the_parts_of_its_reward() -> None:
         "advantage": unknown,
         "prompt": asked,
     }.items():
-        assert token_text.in_order([unknown, asked, WAIT], order)[0] == first
-    assert token_text.in_order([unknown, asked, WAIT], "reward")[-1] == unknown
+        assert token_text.sort_rollouts([unknown, asked, WAIT], order)[0] == first
+    assert token_text.sort_rollouts([unknown, asked, WAIT], "reward")[-1] == unknown

@@ -76,7 +76,7 @@ class Table:
     def k3(self, logprobs: Tensor) -> Tensor:
         return (self.reference - logprobs).exp() - (self.reference - logprobs) - 1
 
-    def by_token(self, per_token: Tensor) -> Tensor:
+    def expand_by_token(self, per_token: Tensor) -> Tensor:
         return per_token[self.mask].mean()
 
     def by_sequence(self, per_token: Tensor) -> Tensor:
@@ -89,8 +89,8 @@ class Table:
 
 Loss = Callable[[Table, Tensor, Tensor], Tensor]
 LOSSES: dict[str, Loss] = {
-    "on-policy, mean over tokens": lambda t, lp, H: -t.by_token(t.on_policy(lp)),
-    "PPO's clip": lambda t, lp, H: -t.by_token(t.surrogate(lp)),
+    "on-policy, mean over tokens": lambda t, lp, H: -t.expand_by_token(t.on_policy(lp)),
+    "PPO's clip": lambda t, lp, H: -t.expand_by_token(t.surrogate(lp)),
     "GRPO: clip, mean over sequences": lambda t, lp, H: -t.by_sequence(t.surrogate(lp)),
     "Dr. GRPO: constant denominator": lambda t, lp, H: (
         -(t.surrogate(lp) * t.mask).sum() / (BATCH * TOKENS)
@@ -99,26 +99,32 @@ LOSSES: dict[str, Loss] = {
         -t.by_sequence(t.sequence_ratio(lp) * t.advantages)
     ),
     "CISPO: detached bounded weight": lambda t, lp, H: (
-        -t.by_token((lp - t.old).exp().clamp(max=1.2).detach() * t.advantages * lp)
+        -t.expand_by_token((lp - t.old).exp().clamp(max=1.2).detach() * t.advantages * lp)
     ),
-    "clip and k3, beta 0.05": lambda t, lp, H: -t.by_token(t.surrogate(lp) - 0.05 * t.k3(lp)),
-    "clip and k3, beta 0.5": lambda t, lp, H: -t.by_token(t.surrogate(lp) - 0.5 * t.k3(lp)),
+    "clip and k3, beta 0.05": lambda t, lp, H: (
+        -t.expand_by_token(t.surrogate(lp) - 0.05 * t.k3(lp))
+    ),
+    "clip and k3, beta 0.5": lambda t, lp, H: -t.expand_by_token(t.surrogate(lp) - 0.5 * t.k3(lp)),
     "KL-Cov's |log r| on some tokens": lambda t, lp, H: (
-        -t.by_token(
+        -t.expand_by_token(
             (lp - t.old).exp() * t.advantages
             - (lp - t.old).abs() * (t.advantages * lp.detach() > 1)
         )
     ),
     "top entropy quantile": lambda t, lp, H: (
-        -t.by_token(t.surrogate(lp) * (H.detach() > H.detach()[t.mask].quantile(0.8)))
+        -t.expand_by_token(t.surrogate(lp) * (H.detach() > H.detach()[t.mask].quantile(0.8)))
     ),
     "mean of micro-batch means": lambda t, lp, H: (
         -torch.stack(
             [t.on_policy(lp)[i : i + 2][t.mask[i : i + 2]].mean() for i in (0, 2, 4)]
         ).mean()
     ),
-    "entropy bonus 0.01": lambda t, lp, H: -t.by_token(t.on_policy(lp)) - 0.01 * t.by_token(H),
-    "entropy bonus 0.1": lambda t, lp, H: -t.by_token(t.on_policy(lp)) - 0.1 * t.by_token(H),
+    "entropy bonus 0.01": lambda t, lp, H: (
+        -t.expand_by_token(t.on_policy(lp)) - 0.01 * t.expand_by_token(H)
+    ),
+    "entropy bonus 0.1": lambda t, lp, H: (
+        -t.expand_by_token(t.on_policy(lp)) - 0.1 * t.expand_by_token(H)
+    ),
     "clip, k3 and bonus": lambda t, lp, H: (
         -t.by_sequence(t.surrogate(lp) - 0.5 * t.k3(lp) + 0.1 * H)
     ),
@@ -217,7 +223,8 @@ def test_log_probs_that_did_not_pass_the_gate_are_read_too() -> None:
     scores = probe.score(table.logits, table.ids)
     gated = probe.gate(scores, table.advantages, table.mask)
     (
-        -table.by_token(table.on_policy(gated)) + 0.5 * table.by_token(table.k3(scores.logprobs))
+        -table.expand_by_token(table.on_policy(gated))
+        + 0.5 * table.expand_by_token(table.k3(scores.logprobs))
     ).backward()
     probe.step(0)
     assert predicted(reports(transport)[0]) / table.true_change() == pytest.approx(1, abs=1e-3)
@@ -269,7 +276,7 @@ def test_a_scaled_loss_is_read_without_its_scale() -> None:
 @pytest.mark.parametrize("factor", [torch.inf, torch.nan])
 def test_nothing_is_predicted_from_a_gradient_that_is_not_finite(factor: float) -> None:
     table = Table()
-    report = closed(table, lambda t, lp, H: t.by_token(lp) * factor, CONTROLS["none"])
+    report = closed(table, lambda t, lp, H: t.expand_by_token(lp) * factor, CONTROLS["none"])
     scalars = report.scalars
     assert scalars["token/gradient_not_finite"] == scalars["token/count"] == float(table.mask.sum())
     assert not [name for name in scalars if name.startswith("change/") or "predicted" in name]
@@ -301,7 +308,7 @@ def test_a_loss_beside_the_gate_is_named(caplog: pytest.LogCaptureFixture) -> No
     probe, _ = probe_and_transport(control=CONTROLS["clip_v"], threshold_source="micro_batch")
     scores = probe.score(table.logits, table.ids)
     probe.gate(scores, table.advantages, table.mask)
-    (-table.by_token(table.on_policy(scores.logprobs))).backward()
+    (-table.expand_by_token(table.on_policy(scores.logprobs))).backward()
     probe.step(0)
     assert "Compute the loss from the tensor that gate returns" in caplog.text
 

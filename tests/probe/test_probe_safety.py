@@ -290,7 +290,7 @@ def test_a_failure_that_repeats_is_logged_at_the_1st_10th_and_100th_time(
         if record.exc_info and record.exc_info[1]
     ]
     assert logged == ["1", "10", "100"]
-    assert (guard.failures, guard.in_words) == (150, "doing it 150")
+    assert (guard.failures, guard.summary) == (150, "doing it 150")
 
 
 def test_a_step_that_was_scored_and_never_gated_is_said_once(
@@ -364,7 +364,7 @@ def outcomes_of(report: StepReport) -> list[tuple[int, OutcomeState, int | None]
 
 
 def config_of(mode: str) -> ProbeConfig:
-    return ProbeConfig.from_environment(name=None, project=None, run_id="r-1", mode=mode)
+    return ProbeConfig.read_environment(name=None, project=None, run_id="r-1", mode=mode)
 
 
 def test_a_run_says_on_stderr_who_it_is_and_where_to_look(

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import Connection, func, insert, make_url, select, text
 from sqlalchemy.exc import DBAPIError, InternalError
 
-from isentrope_server.store.database import Database, with_driver
+from isentrope_server.store.database import Database, add_driver
 from isentrope_server.store.tables import deleted_runs
 from isentrope_server.store.writer import Transaction, Writer
 from tests.server.conftest import MakeServer
@@ -57,7 +57,7 @@ def end_own_session(transaction: Transaction) -> None:
     "given", ["postgresql://a@b/c", "postgres://a@b/c", "postgresql+psycopg://a@b/c"]
 )
 def test_postgresql_means_psycopg_3(given: str) -> None:
-    assert with_driver(make_url(given)).render_as_string() == "postgresql+psycopg://a@b/c"
+    assert add_driver(make_url(given)).render_as_string() == "postgresql+psycopg://a@b/c"
 
 
 def test_a_reader_sees_one_state_and_cannot_write(database: Database) -> None:

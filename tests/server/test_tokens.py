@@ -56,7 +56,7 @@ def test_slow_reload_does_not_restore_a_revoked_token(tmp_path: Path) -> None:
         slow.go_on.set()
         for reload in reloads:
             reload.join(5)
-    assert book.of_secret(issued.token) is None
+    assert book.find_by_secret(issued.token) is None
     database.close()
 
 

@@ -133,7 +133,7 @@ def test_prompts_are_padded_on_the_left() -> None:
 
 def test_rollouts_of_some_prompts_keep_their_groups_together(model: PreTrainedModel) -> None:
     rollouts = sampled(model, UNEQUAL_PROMPTS)
-    part = rollouts.of_prompts(torch.tensor([2, 0]))
+    part = rollouts.select_prompts(torch.tensor([2, 0]))
     assert torch.equal(part.prompts, rollouts.prompts[[2, 0]])
     assert torch.equal(part.prompt_mask, rollouts.prompt_mask[[2, 0]])
     rows = [*range(2 * GROUP_SIZE, 3 * GROUP_SIZE), *range(GROUP_SIZE)]

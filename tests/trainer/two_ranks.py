@@ -54,7 +54,7 @@ def update_from_share(ranks: Ranks) -> dict[str, Any]:
     whole = state.policy.sample(prompts, CONFIG.group_size, generator, max_tokens=task.max_tokens)
     all_rewards = torch.rand(CONFIG.prompts, CONFIG.group_size, generator=generator)
     own = torch.tensor(list(ranks.share(CONFIG.prompts)))
-    rollouts, rewards = whole.of_prompts(own), all_rewards[own]
+    rollouts, rewards = whole.select_prompts(own), all_rewards[own]
     judged = JudgedRollouts(rewards=rewards, mask=rollouts.mask, sum_over_ranks=ranks.sum)
     batch = Batch(rollouts, rewards, ADVANTAGES[ALGORITHMS[CONFIG.algorithm].advantage](judged))
     transport = InMemoryTransport()

@@ -27,9 +27,9 @@ from isentrope_trainer.settings import (
     SIZES,
     PolicyConfig,
     TrainingConfig,
+    change_settings,
     options_of,
     training_config,
-    with_settings,
 )
 from isentrope_wire.control import Control, Scope
 from isentrope_wire.errors import install_command
@@ -486,8 +486,8 @@ def _checked(
             "model.path": str(Path(given["model.path"]).resolve()),
             "task.wording": "question",
         }
-    config = with_settings(default, given)
-    config = with_settings(config, dict(_setting(text) for text in options.get("settings", ())))
+    config = change_settings(default, given)
+    config = change_settings(config, dict(_setting(text) for text in options.get("settings", ())))
     control = Control(
         method=options["method"],
         mu_low=options["mu_low"],

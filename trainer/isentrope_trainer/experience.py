@@ -49,7 +49,7 @@ class Batch:
                 self.value_targets,
             )
             parts = (None if values is None else values[rows] for values in of_tokens)
-            yield Batch(self.rollouts.of_prompts(prompts), self.rewards[prompts], *parts)  # type: ignore[arg-type]
+            yield Batch(self.rollouts.select_prompts(prompts), self.rewards[prompts], *parts)  # type: ignore[arg-type]
 
 
 def collect(

@@ -196,13 +196,13 @@ def _rollouts(
             eos_ids=trainer.eos_token_ids,
         )
 
-    def of_completions(values: torch.Tensor) -> list[list[Any]]:
+    def group_by_completion(values: torch.Tensor) -> list[list[Any]]:
         return [row[kept].tolist() for row, kept in zip(values, drawn.mask, strict=True)]
 
     return {
         "prompt_ids": [prompt for prompt in ids for _ in range(config.group_size)],
-        "completion_ids": of_completions(drawn.completions),
-        "logprobs": of_completions(drawn.sampler_logprobs),
+        "completion_ids": group_by_completion(drawn.completions),
+        "logprobs": group_by_completion(drawn.sampler_logprobs),
     }
 
 

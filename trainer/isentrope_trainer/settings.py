@@ -27,7 +27,7 @@ def option(
     )
 
 
-def _above_zero(settings: Any, within: str, *names: str) -> None:
+def _require_above_zero(settings: Any, within: str, *names: str) -> None:
     for name in names:
         if (value := getattr(settings, name)) is not None and not (
             math.isfinite(value) and value > 0
@@ -69,7 +69,7 @@ class LossConfig:
 
     def __post_init__(self) -> None:
         _one_of(self, "loss.", "aggregation", get_args(Aggregation))
-        _above_zero(self, "loss.", "clip_low", "clip_high")
+        _require_above_zero(self, "loss.", "clip_low", "clip_high")
         for name in ("kl_coefficient", "entropy_coefficient"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
@@ -111,7 +111,7 @@ class ValueConfig:
     gae_lambda: float = 0.95
 
     def __post_init__(self) -> None:
-        _above_zero(self, "value.", "coefficient")
+        _require_above_zero(self, "value.", "coefficient")
         for name in ("discount", "gae_lambda"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigurationError(
@@ -130,7 +130,7 @@ class ProcessRewardConfig:
     right answers were gone within 30 steps."""
 
     def __post_init__(self) -> None:
-        _above_zero(self, "process_reward.", "beta", "learning_rate")
+        _require_above_zero(self, "process_reward.", "beta", "learning_rate")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +146,7 @@ class AdaptiveEntropyConfig:
     largest_coefficient: float = 1.0
 
     def __post_init__(self) -> None:
-        _above_zero(self, "adaptive_entropy.", "target_entropy", "change_per_step")
+        _require_above_zero(self, "adaptive_entropy.", "target_entropy", "change_per_step")
         if not self.smallest_coefficient <= self.initial_coefficient <= self.largest_coefficient:
             raise ConfigurationError(
                 f"adaptive_entropy.initial_coefficient must lie between {self.smallest_coefficient:g} and "
@@ -240,7 +240,7 @@ class EvaluationConfig:
             raise ConfigurationError(
                 f"evaluation.k must be at most evaluation.samples, {self.samples}, got {self.k}."
             )
-        _above_zero(self, "evaluation.", "temperature")
+        _require_above_zero(self, "evaluation.", "temperature")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -302,7 +302,7 @@ class TrainingConfig:
         )
         _whole_numbers(self, "", "seed", "sampler_lag", "unseen", lowest=0)
         _whole_numbers(self, "", "group_size", lowest=2)
-        _above_zero(self, "", "learning_rate", "max_gradient_norm", "temperature")
+        _require_above_zero(self, "", "learning_rate", "max_gradient_norm", "temperature")
         _one_of(self, "", "algorithm", ALGORITHMS)
         for name in ("prompts", "steps"):
             if (value := getattr(self, name)) % self.updates_per_batch:
@@ -344,7 +344,7 @@ def training_config(document: Mapping[str, Any]) -> TrainingConfig:
         raise ConfigurationError(f"{name}: {first['msg']}; got {first['input']!r}.") from None
 
 
-def with_settings(config: TrainingConfig, changes: Mapping[str, Any]) -> TrainingConfig:
+def change_settings(config: TrainingConfig, changes: Mapping[str, Any]) -> TrainingConfig:
     """The settings with changes, name -> value; a field of settings within the settings is named as
     `loss.clip_high`. Fields of the loss that are not named are the algorithm's. ConfigurationError:
     there is no such field, or the settings can't work."""
@@ -366,7 +366,7 @@ def with_settings(config: TrainingConfig, changes: Mapping[str, Any]) -> Trainin
 
 
 def options_of(settings_class: Any) -> dict[str, tuple[Any, Mapping[str, Any]]]:
-    """Fields made by `option`, by their names as `with_settings` takes them: the declared type, and
+    """Fields made by `option`, by their names as `change_settings` takes them: the declared type, and
     the metadata."""
     return {
         name: (declared, metadata)

@@ -107,7 +107,7 @@ def unbroken(words: str) -> str:
     return words.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
-def with_symbols(words: str) -> list[Any]:
+def write_symbols(words: str) -> list[Any]:
     """A sentence of the server's, in which A and S_c are written as in the papers."""
     known = {"A": html.Span(html.I("A"), title=ADVANTAGE), "S_c": html.Span(S_C, title=SCORE)}
     return [known.get(piece, piece) for piece in re.split(r"\b(A|S_c)\b(?= [<>≤≥])", words)]

@@ -434,10 +434,12 @@ def _numbers() -> Component:
 
 def more_words(method: Method) -> str:
     """What the accordion holds."""
-    return ", ".join(_in_words(name.removeprefix(_HOLD_PREFIX)) for name in parameters_of(method))
+    return ", ".join(
+        _describe_parameter(name.removeprefix(_HOLD_PREFIX)) for name in parameters_of(method)
+    )
 
 
-def _in_words(parameter: str) -> str:
+def _describe_parameter(parameter: str) -> str:
     return parameter.replace("mu_", "µ ").replace("epsilon_", "ε ").replace("_", " ")
 
 
@@ -446,7 +448,7 @@ def parameter_fields(fields: Fields) -> list[Component]:
     found = []
     for name, one in parameters_of(method_named(fields.method)).items():
         value, usual = fields.parameters.get(name), written(one.default)
-        label = _in_words(name.replace(_HOLD_PREFIX, "hold: "))
+        label = _describe_parameter(name.replace(_HOLD_PREFIX, "hold: "))
         known = {
             "id": {"parameter": name},
             "label": label,

@@ -149,7 +149,7 @@ ORDERS = (("", "Largest pull first"), ("-reward", "Highest reward first"), ("rew
           ("-advantage", "Highest advantage first"), ("advantage", "Lowest advantage first"), ("prompt", "By prompt"))  # fmt: skip
 
 
-def in_order(items: Sequence[Rollout], order: str) -> list[Rollout]:
+def sort_rollouts(items: Sequence[Rollout], order: str) -> list[Rollout]:
     """The rollouts as the reader wants them; those without the value last, equal ones by their
     pull."""
     name = order.removeprefix("-")
@@ -174,7 +174,7 @@ def rollout_rows(
     sizes = [abs(value) for item in every for value in getattr(item, by) if value is not None]
     largest = max((size for size in sizes if math.isfinite(size)), default=0.0)
     rows: list[Component] = []
-    for item in in_order(answer.items, order):
+    for item in sort_rollouts(answer.items, order):
         words, found = _running_text(item, answer, wanted, by, largest, has_focus=not rows)
         whole = "\n".join([item.prompt or "", "".join(item.texts), item.answer or ""])
         if not found and wanted.text and wanted.text.casefold() in whole.casefold():

@@ -152,11 +152,11 @@ class Scale:
 
     def at(self, step: float) -> float:
         """The place of a step; before and after the known ones, in proportion."""
-        return _between(step, self.steps, self.places, self.pace)
+        return _interpolate(step, self.steps, self.places, self.pace)
 
     def step_at(self, place: float) -> float:
         """The step at a place: the inverse."""
-        return _between(place, self.places, self.steps, 1 / (self.pace or 1.0))
+        return _interpolate(place, self.places, self.steps, 1 / (self.pace or 1.0))
 
     def ticks(self, first: float, last: float, most: int) -> list[float]:
         """Round places between two, of times round in their unit."""
@@ -190,7 +190,7 @@ def _steps_apart(columns: SeriesColumns) -> int:
     return max(1, round(median(distances)))
 
 
-def _between(x: float, xs: Sequence[float], ys: Sequence[float], slope: float) -> float:
+def _interpolate(x: float, xs: Sequence[float], ys: Sequence[float], slope: float) -> float:
     """The line through the points (xs, ys), with a slope outside of them; x itself without
     points."""
     if not xs:

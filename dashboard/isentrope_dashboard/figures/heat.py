@@ -53,7 +53,7 @@ def cumulative(counts: Sequence[int], low: float, high: float) -> tuple[Floats, 
     return edges, np.concatenate(([0.0], np.cumsum(np.asarray(counts, dtype=np.float64))))
 
 
-def on_common_axis(histograms: HistogramColumns) -> CommonAxis:
+def share_axis(histograms: HistogramColumns) -> CommonAxis:
     """All steps, at least one, on one axis, as shares of the step's tokens. The axis reaches from
     the lowest to the highest bin that has LEAST_SHARE of the tokens in some step. With ranges that
     are powers of two around zero, as the probe sends them, every bin edge of every step that is not
@@ -110,12 +110,12 @@ def thresholds(quantity: Quantity, shown: Shown) -> dict[str, dict[int, tuple[fl
         for item in shown.history
         if item.applied_step is not None
     )
-    std, mean = (_by_step(shown.columns(name)) for name in (quantity.std, quantity.mean))
+    std, mean = (_index_by_step(shown.columns(name)) for name in (quantity.std, quantity.mean))
     found = {}
     for symbol, name, sign in (("µ₊", CONTROL_MU_HIGH, 1), ("µ₋", CONTROL_MU_LOW, -1)):
         rows = {
             step: (mu, mean.get(step, 0.0) + sign * mu * std[step])
-            for step, mu in _by_step(shown.columns(name)).items()
+            for step, mu in _index_by_step(shown.columns(name)).items()
             if step in std
             and (not quantity.mean or step in mean)
             and next((m.histogram for first, _, m in reversed(applied) if first <= step), "")
@@ -126,7 +126,7 @@ def thresholds(quantity: Quantity, shown: Shown) -> dict[str, dict[int, tuple[fl
     return found
 
 
-def _by_step(columns: SeriesColumns) -> dict[int, float]:
+def _index_by_step(columns: SeriesColumns) -> dict[int, float]:
     return {
         step: value
         for step, value in zip(columns.step, columns.value, strict=True)
@@ -148,7 +148,7 @@ def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
     if histograms is None or not histograms.step:
         return panel.needs
     chart = begin(panel, shown, most=6)
-    axis = on_common_axis(histograms)
+    axis = share_axis(histograms)
     edges = axis.edges
     low, high = float(edges[0]), float(edges[-1])
     chart.y_axis(low, high)

@@ -73,7 +73,7 @@ def history_rows(history: Sequence[ControlVersion]) -> list[dict[str, Any]]:
     ]
 
 
-def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+def format_csv(rows: Sequence[dict[str, Any]]) -> str:
     """The table as a file; no cell of it is a formula to a spreadsheet."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -185,4 +185,4 @@ def register(app: Dash, api: Api) -> None:
     async def save(client: AsyncClient, view: View, _clicks: int) -> Any:
         rows = (await read(client, view))[GRID]
         name = f"{view.run_id}-controls-{time.strftime('%Y%m%d')}.csv"
-        return {"content": as_csv(rows), "filename": name, "type": "text/csv"}
+        return {"content": format_csv(rows), "filename": name, "type": "text/csv"}

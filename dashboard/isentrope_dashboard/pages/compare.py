@@ -110,7 +110,7 @@ def mean_of(every: Sequence[SeriesColumns]) -> SeriesColumns:
     steps = np.array(longest)
     inside = np.array([(steps >= one.step[0]) & (steps <= one.step[-1]) for one in known])
 
-    def at_steps(columns: Iterable[Sequence[float]], elsewhere: float) -> Any:
+    def align_steps(columns: Iterable[Sequence[float]], elsewhere: float) -> Any:
         # Not between equal steps: a value beside an infinite one would be lost.
         pairs = zip(known, columns, strict=True)
         values = [
@@ -119,11 +119,11 @@ def mean_of(every: Sequence[SeriesColumns]) -> SeriesColumns:
         ]
         return np.where(inside, values, elsewhere)
 
-    mean = at_steps((one.value for one in known), 0.0).sum(0) / inside.sum(0)
-    bucket_mean = at_steps((one.means for one in known), 0.0).sum(0) / inside.sum(0)
+    mean = align_steps((one.value for one in known), 0.0).sum(0) / inside.sum(0)
+    bucket_mean = align_steps((one.means for one in known), 0.0).sum(0) / inside.sum(0)
     count = next(one.count for one in known if one.step is longest)
-    low = at_steps((one.min or one.value for one in known), math.inf).min(0)
-    high = at_steps((one.max or one.value for one in known), -math.inf).max(0)
+    low = align_steps((one.min or one.value for one in known), math.inf).min(0)
+    high = align_steps((one.max or one.value for one in known), -math.inf).max(0)
     return SeriesColumns(
         step=longest,
         value=mean.tolist(),
@@ -202,7 +202,7 @@ async def seeds_of(client: AsyncClient, run: RunSummary) -> list[RunSummary]:
     return [one for one in alike if one.id != run.id][: MOST_GROUPED - 1]
 
 
-async def with_seeds(
+async def read_seeds(
     client: AsyncClient, view: View, run: RunDetail, shown: Shown, points: int
 ) -> Shown:
     """What was read of a run; where the address says `group=seed`, with the mean and the range over

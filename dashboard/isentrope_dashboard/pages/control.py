@@ -111,7 +111,7 @@ def first_control(run: RunDetail, *, may_push: bool) -> Control:
     return Control(method=SUGGESTED, mu_low=card.FIRST_MU, mu_high=card.FIRST_MU)
 
 
-def _as_it_is(run: RunDetail, *, may_push: bool = True) -> dict[str, Any]:
+def _read_current(run: RunDetail, *, may_push: bool = True) -> dict[str, Any]:
     document = first_control(run, may_push=may_push).to_document()
     return {
         "document": document,
@@ -148,7 +148,7 @@ async def layout(client: AsyncClient, view: View) -> Component:
     closed = card.why_closed(run, me)
     first, base = (
         first_control(run, may_push=not closed),
-        _as_it_is(run, may_push=not closed)["base"],
+        _read_current(run, may_push=not closed)["base"],
     )
     form = []
     if card.has_form(run, closed):
@@ -248,7 +248,7 @@ def wanted_of(view: View, run: RunDetail) -> Control | ConfigurationError | None
     except ConfigurationError as error:
         return error
     except (TypeError, KeyError):
-        raise views.of_no_page() from None
+        raise views.refuse_page() from None
 
 
 def form_values(
@@ -264,7 +264,7 @@ def form_values(
         return {}
     base = view.form.get("base")
     if base is None or _is_overtaken(base, run, wanted):
-        return {card.FILL: _as_it_is(run)}
+        return {card.FILL: _read_current(run)}
     newer = _newer(run.control, base) if _may_push(base) else None
     entropy = _short(outlook.diagnosis.entropy)
     if isinstance(wanted, ConfigurationError) or outlook.preview is None:

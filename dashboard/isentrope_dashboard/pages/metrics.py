@@ -130,7 +130,7 @@ async def read(client: AsyncClient, view: View) -> Values:
     arranged = arrange(latest, view)
     panels = [metric_panel(name, CHART_HEIGHT, log=view.log) for name in arranged.drawn]
     shown = await charts.read_shown(client, view, run, panels, points=CHART_POINTS, is_live=False)
-    shown = await compare.with_seeds(client, view, run, shown, CHART_POINTS)
+    shown = await compare.read_seeds(client, view, run, shown, CHART_POINTS)
     figures = {panel.name: charts.figure(panel, shown) for panel in panels}
     spans = {name: span_of([columns]) for name, columns in shown.series.items()}
     places = [("glance", name) for name in arranged.glance]

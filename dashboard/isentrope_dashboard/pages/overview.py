@@ -89,7 +89,7 @@ async def read(client: AsyncClient, view: View) -> Values:
             )
         ),
     )
-    shown = await compare.with_seeds(client, view, run, shown, charts.CHART_POINTS)
+    shown = await compare.read_seeds(client, view, run, shown, charts.CHART_POINTS)
     if is_live:
         shown = replace(shown, forecasts=forecasts(outlook))
     nothing = "None was reported" if run.status.is_over else ""
@@ -299,7 +299,7 @@ def sized(value: float | None) -> str:
     return number(value) if is_usual else significant(value)
 
 
-def _in_percent(early: float | None, now: float | None) -> Against:
+def _compare_in_percent(early: float | None, now: float | None) -> Against:
     if early is None or now is None or not math.isfinite(now):
         return "", "", "" if early is None else f"early {sized(early)}"
     if early == 0:
@@ -313,7 +313,7 @@ def _in_percent(early: float | None, now: float | None) -> Against:
     )
 
 
-def _in_points(early: float | None, now: float | None) -> Against:
+def _compare_in_points(early: float | None, now: float | None) -> Against:
     if early is None or now is None:
         return "", "", "" if early is None else f"early {percent(early)}"
     points = number(100 * (now - early), 1, signed=True)
@@ -321,9 +321,9 @@ def _in_points(early: float | None, now: float | None) -> Against:
 
 
 KPIS = (
-    Kpi("Entropy", "nats", metrics.ENTROPY_MEAN, number, _in_percent),
-    Kpi("Reward", "mean", metrics.REWARD_MEAN, sized, _in_percent),
-    Kpi("Clipped", "of tokens", metrics.CLIP_FRACTION, percent, _in_points),
+    Kpi("Entropy", "nats", metrics.ENTROPY_MEAN, number, _compare_in_percent),
+    Kpi("Reward", "mean", metrics.REWARD_MEAN, sized, _compare_in_percent),
+    Kpi("Clipped", "of tokens", metrics.CLIP_FRACTION, percent, _compare_in_points),
 )
 
 

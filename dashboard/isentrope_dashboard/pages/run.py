@@ -16,7 +16,7 @@ from isentrope.client.connection import AsyncClient
 from isentrope_dashboard import view as views
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import spacer
-from isentrope_dashboard.live import Api, Part, Values, in_browser
+from isentrope_dashboard.live import Api, Part, Values, add_browser_callback
 from isentrope_dashboard.pages import (
     audit,
     charts,
@@ -147,12 +147,12 @@ def register(app: Dash, api: Api) -> None:
         if tab.register is not None:
             tab.register(app, api)
 
-    in_browser(
+    add_browser_callback(
         app, "isentrope.tab", Output(TAB, "data"), Input(views.STORE, "data"), State(TAB, "data")
     )
-    in_browser(app, "isentrope.openTab", Output(TABS_BAR, "id"), Input(TABS_BAR, "value"))
+    add_browser_callback(app, "isentrope.openTab", Output(TABS_BAR, "id"), Input(TABS_BAR, "value"))
     chosen = (Output(header.RUN_SELECT, "id"), Input(header.RUN_SELECT, "value"))
-    in_browser(app, "isentrope.openRun", *chosen, first=True)
+    add_browser_callback(app, "isentrope.openRun", *chosen, first=True)
     outputs = (
         Output(TAB_BODY, "children"),
         Output("tab-tools", "children"),

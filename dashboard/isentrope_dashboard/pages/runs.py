@@ -39,7 +39,7 @@ from isentrope_dashboard.formatting import (
     threshold,
     told_apart,
 )
-from isentrope_dashboard.live import Api, in_browser, refusal
+from isentrope_dashboard.live import Api, add_browser_callback, refusal
 from isentrope_dashboard.pages import start
 from isentrope_dashboard.pages.config import flat
 from isentrope_dashboard.view import View, address_of, link_to, listed, listed_in
@@ -417,13 +417,15 @@ def register(app: Dash, api: Api) -> None:
         Output("compare-words", "children"),
     )
     choose = (Output("runs-chosen", "data"), *compare, Input(GRID, "selectedRows"))
-    in_browser(app, "isentrope_runs.choose", *choose)
+    add_browser_callback(app, "isentrope_runs.choose", *choose)
     some = (Output("delete-runs", "style"), Input("runs-chosen", "data"))
-    in_browser(app, "isentrope_runs.some", *some, first=True)
-    in_browser(
+    add_browser_callback(app, "isentrope_runs.some", *some, first=True)
+    add_browser_callback(
         app, "isentrope_runs.refresh", Output("runs-changed", "id"), Input("runs-changed", "data")
     )
-    in_browser(app, "isentrope_runs.refilter", Output(GRID, "id"), Input(views.STORE, "data"))
+    add_browser_callback(
+        app, "isentrope_runs.refilter", Output(GRID, "id"), Input(views.STORE, "data")
+    )
     _register_changes(app, api)
 
 

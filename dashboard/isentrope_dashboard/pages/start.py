@@ -16,7 +16,7 @@ from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import card, icon, row, spacer, text
-from isentrope_dashboard.live import Api, in_browser, refusal
+from isentrope_dashboard.live import Api, add_browser_callback, refusal
 from isentrope_dashboard.view import View, address_of
 from isentrope_wire.answers import TokenScope
 
@@ -140,7 +140,9 @@ def register(app: Dash, api: Api) -> None:
         State("start-opened", "data"),
         State("start-follows", "data"),
     )
-    in_browser(app, "isentrope.openRun", Output("start-run", "id"), Input("start-run", "data"))
+    add_browser_callback(
+        app, "isentrope.openRun", Output("start-run", "id"), Input("start-run", "data")
+    )
 
     @api.callback(app, Output("start-news", "children"), Output("start-run", "data"), *clock)
     async def look(

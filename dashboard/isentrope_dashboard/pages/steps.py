@@ -95,9 +95,9 @@ async def read(client: AsyncClient, view: View) -> Values:
     return {
         "step-bar": [
             html.B("Step"),
-            _to("previous", max((other for other in near if step is not None and other < step), default=None)),
+            _step_button("previous", max((other for other in near if step is not None and other < step), default=None)),
             _input("number", first, last, step),
-            _to("next", min((other for other in near if step is not None and other > step), default=None)),
+            _step_button("next", min((other for other in near if step is not None and other > step), default=None)),
             html.Div([_input("range", first, last, step), *slider], className="step-slider"),
             html.Button(
                 "Follow live" if is_live else "Newest step", type="button", className="button", disabled=step is None,
@@ -109,7 +109,7 @@ async def read(client: AsyncClient, view: View) -> Values:
     }  # fmt: skip
 
 
-def _to(which: str, step: int | None) -> html.Button:
+def _step_button(which: str, step: int | None) -> html.Button:
     return html.Button(
         icon(which), type="button", className="icon-button", disabled=step is None,
         **{"aria-label": f"{which.capitalize()} step", "data-show": json.dumps({PARAM: step})},

@@ -153,7 +153,7 @@ def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> 
         rows.append(
             html.Div(
                 [
-                    html.Div([html.Div(basics.with_symbols(QUADRANTS[part]), className="strong"),
+                    html.Div([html.Div(basics.write_symbols(QUADRANTS[part]), className="strong"),
                               basics.text(MEANINGS[part], "dim small")]),
                     html.Div(
                         [html.I(className="zero", style={"left": f"{zero:.1f}%"}),

@@ -95,7 +95,7 @@ def runs(
             limit=limit,
         )
     if as_json:
-        click.echo(printing.as_json_text([asdict(run) for run in found]))
+        click.echo(printing.format_json([asdict(run) for run in found]))
         return
     rows = [
         [
@@ -355,7 +355,7 @@ def control(
                     "It is applied if the trainer reaches a step boundary before it expires."
                 )
     click.echo(
-        printing.as_json_text(asdict(item)) if as_json else printable(printing.control_line(item))
+        printing.format_json(asdict(item)) if as_json else printable(printing.control_line(item))
     )
     if wait and item.state != "APPLIED":
         raise click.exceptions.Exit(1)
@@ -370,7 +370,7 @@ def checks(run: str, as_json: bool, url: str | None) -> None:
     with _client(url) as client:
         states = client.checks(run)
     if as_json:
-        click.echo(printing.as_json_text([asdict(state) for state in states]))
+        click.echo(printing.format_json([asdict(state) for state in states]))
         return
     rows = []
     for state in states:
@@ -400,7 +400,7 @@ def watch(run: str, once: bool, as_json: bool, url: str | None) -> None:
     with Client(url, timeout_seconds=3.0) as client:
         numbers = watch_run(client, run, live=not (once or as_json), quiet=as_json)
     if as_json:
-        click.echo(printing.as_json_text(asdict(numbers)))
+        click.echo(printing.format_json(asdict(numbers)))
 
 
 @click.command()
@@ -589,7 +589,7 @@ def _show_control(run: str, as_json: bool, url: str | None) -> None:
         newest = client.control(run)
         dead = "" if as_json else _dead_knobs(client, run)
     if as_json:
-        click.echo(printing.as_json_text(asdict(newest)))
+        click.echo(printing.format_json(asdict(newest)))
         return
     click.echo(printable(printing.control_line(newest)))
     active = newest.active

@@ -196,7 +196,7 @@ def _spool() -> Finding:
         and status.state is ShipperState.HOLDING
     ]
     if refused:
-        found += f"; the server refuses {len(refused)} of them ({refused[0].in_words})"
+        found += f"; the server refuses {len(refused)} of them ({refused[0].summary})"
         advice = (
             "Give a running training a valid token in the file that its ISENTROPE_TOKEN_FILE names; "
             "of one that has ended, deliver with ISENTROPE_TOKEN=... isentrope sync."

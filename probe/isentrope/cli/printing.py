@@ -87,7 +87,7 @@ def cell(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def as_json_text(answer: object) -> str:
+def format_json(answer: object) -> str:
     """An answer as indented JSON, in which NaN is a text."""
     return json.dumps(plain_json(answer), indent=2)
 

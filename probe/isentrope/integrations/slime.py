@@ -278,7 +278,7 @@ class _Training:
         def gated(*arguments: Any, **settings: Any) -> Any:
             empty, found = own(*arguments, **settings)
             # A loss that is recomputed would count the gate's tensors as its own.
-            with torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
+            with torch.autograd.graph.saved_tensors_hooks(_keep, _keep):
                 return empty, {**found, "log_probs": self._gate(args, batch, found["log_probs"])}
 
         setattr(self._loss, LOGPROBS, gated)
@@ -339,5 +339,5 @@ def _folder(checkpoints: Path, iteration: int) -> Path:
     return checkpoints / f"iter_{iteration:07d}"
 
 
-def _as_it_is(tensor: Tensor) -> Tensor:
+def _keep(tensor: Tensor) -> Tensor:
     return tensor

@@ -315,7 +315,7 @@ class TrainerAttachment(StepReports):
         """Keep the inputs of the loss while it is computed; evaluations are not observed."""
         self._inputs = None
         if self._observing():
-            self._inputs = inputs = trl_head.with_kl_part(self._trainer, inputs)
+            self._inputs = inputs = trl_head.add_kl_part(self._trainer, inputs)
         try:
             return theirs(model, inputs, *args, **kwargs)
         finally:
@@ -394,7 +394,7 @@ class TrainerAttachment(StepReports):
         scores: list[TokenScores] = []
         masks: list[Tensor] = []
         try:
-            made = _of_policy(candidates, output)
+            made = _select_policy(candidates, output)
             masks = [trl_head.token_mask(output)] * len(made)
             scores = made
         finally:
@@ -490,7 +490,7 @@ class TrainerAttachment(StepReports):
             # Below TRL's profiling decorator, which would log this forward as one of its own.
             forward = inspect.unwrap(type(self._trainer)._get_per_token_logps_and_entropies)
             with (
-                trl_head.as_in_training(self._trainer.model),
+                trl_head.switch_dropout_on(self._trainer.model),
                 self._head.recording(alone=True) as records,
             ):
                 own, *_ = forward(self._trainer, self._trainer.model, ids, mask, tokens)
@@ -521,7 +521,7 @@ def _put(update: list[Any]) -> None:
             weight.grad = gradient
 
 
-def _of_policy(
+def _select_policy(
     candidates: list[tuple[Tensor, TokenScores]], output: trl_head.Inputs
 ) -> list[TokenScores]:
     """The scores of the policy. GRPO may have computed only those of a reference, the same model

@@ -53,7 +53,7 @@ class FusedHead:
         self._theirs = fused_forward_of(model)
         self._their_globals = self._theirs.__func__.__globals__
         self._asks_about_compact = COMPACT_NAME in self._theirs.__func__.__code__.co_names
-        self._fused = _with_globals(self._theirs, {HEAD_NAME: self, COMPACT_NAME: self._compact})
+        self._fused = _replace_globals(self._theirs, {HEAD_NAME: self, COMPACT_NAME: self._compact})
         self._ours = self._forward()
         self._active = True
         self._alone = head == "replace"
@@ -168,7 +168,7 @@ class FusedHead:
             try:
                 output = self._fused(*args, fused_lm_head=True, **kwargs)
                 if self._records is not None and self._scored is not None:
-                    self._records.append(_at_positions(self._scored, output.label_mask))
+                    self._records.append(_scatter_scores(self._scored, output.label_mask))
                 return output
             finally:
                 self._label_mask = self._scored = None
@@ -189,7 +189,7 @@ def fused_forward_of(model: nn.Module) -> types.MethodType:
     return forward
 
 
-def _with_globals(method: types.MethodType, replaced: Mapping[str, object]) -> types.MethodType:
+def _replace_globals(method: types.MethodType, replaced: Mapping[str, object]) -> types.MethodType:
     """The same code and closure, with other objects under a few global names."""
     function = method.__func__
     copy = types.FunctionType(
@@ -212,7 +212,7 @@ def _label_mask(kwargs: Mapping[str, Any]) -> Tensor | None:
     return None if shifted is None else shifted != -100
 
 
-def _at_positions(scores: TokenScores, label_mask: Tensor) -> TokenScores:
+def _scatter_scores(scores: TokenScores, label_mask: Tensor) -> TokenScores:
     """Scores of the labelled positions, in order, at their positions; 0 elsewhere."""
 
     def placed(values: Tensor) -> Tensor:
@@ -364,7 +364,7 @@ def old_logprobs(inputs: Inputs, logprobs: Tensor, level: str) -> Tensor | None:
     return logprobs - (((logprobs - old) * mask).sum(1) / lengths).unsqueeze(1)
 
 
-def with_kl_part(trainer: Any, inputs: Inputs) -> Inputs:
+def add_kl_part(trainer: Any, inputs: Inputs) -> Inputs:
     """The inputs with reference log-probs that get a gradient, where TRL's loss has a KL term of
     which it tells the share.
 
@@ -379,7 +379,7 @@ def with_kl_part(trainer: Any, inputs: Inputs) -> Inputs:
 
 
 @contextmanager
-def as_in_training(model: nn.Module) -> Iterator[None]:
+def switch_dropout_on(model: nn.Module) -> Iterator[None]:
     """Switch dropout on, as in the forward that was scored first: after an evaluation the model is
     in eval mode."""
     evaluating = (

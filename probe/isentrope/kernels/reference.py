@@ -57,7 +57,7 @@ def row_moments(
         torch.amax(shifted, 1, out=out[0])
         # A slice that is masked everywhere is counted from 0: -inf minus -inf would be NaN.
         centre = torch.where(out[0].isneginf(), 0.0, out[0]).unsqueeze(1)
-        shifted.sub_(centre).mul_(_of_rows(LOG2_E / temperature, rows_of_block, dtype)).clamp_(
+        shifted.sub_(centre).mul_(_row_block(LOG2_E / temperature, rows_of_block, dtype)).clamp_(
             min=FLOOR
         )
         torch.exp2(
@@ -94,8 +94,8 @@ def logit_gradient(
     gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
     flat_gradient = gradient.view(-1, vocabulary)
     centre, remainder = split_log_normalizer(log_normalizer.reshape(-1, 1), temperature, dtype)
-    towards_chosen = _per_row(logprob_gradient, log_normalizer, temperature, dtype)
-    towards_flat = _per_row(entropy_gradient, log_normalizer, temperature, dtype)
+    towards_chosen = _divide_rows(logprob_gradient, log_normalizer, temperature, dtype)
+    towards_flat = _divide_rows(entropy_gradient, log_normalizer, temperature, dtype)
     row_entropies = None if entropies is None else entropies.reshape(-1, 1).to(dtype)
     columns, in_slice = _columns(token_ids, start, vocabulary)
     silent = torch.ones_like(centre, dtype=torch.bool)
@@ -110,7 +110,7 @@ def logit_gradient(
         values.view(block.shape).copy_(block)
         values.sub_(centre[rows])
         if isinstance(temperature, Tensor) or temperature != 1.0:
-            values.div_(_of_rows(temperature, rows, dtype))
+            values.div_(_row_block(temperature, rows, dtype))
         values.sub_(remainder[rows])  # log p
         if towards_flat is not None and entropy_buffer is not None and row_entropies is not None:
             # g (1[i = k] - p) - h p (H + log p) = g 1[i = k] - p (g + h (H + log p)), with log p
@@ -146,7 +146,7 @@ def split_log_normalizer(
     return centre, (log_normalizer - centre.double() / temperature).to(dtype)
 
 
-def _per_row(
+def _divide_rows(
     upstream: Tensor | None, like: Tensor, temperature: Temperature, dtype: torch.dtype
 ) -> Tensor | None:
     """g / T or h / T, [rows, 1]."""
@@ -157,7 +157,7 @@ def _per_row(
     )
 
 
-def _of_rows(factor: Temperature, rows: slice, dtype: torch.dtype) -> Temperature:
+def _row_block(factor: Temperature, rows: slice, dtype: torch.dtype) -> Temperature:
     """What multiplies or divides a block of rows: a number, or [rows, 1]."""
     return factor[rows].to(dtype).unsqueeze(1) if isinstance(factor, Tensor) else factor
 

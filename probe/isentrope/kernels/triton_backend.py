@@ -106,7 +106,7 @@ def row_moments(
     splits, numbers, _ = moments.shape
     if splits == 1:
         return Moments(*moments[0])
-    return Moments(*_over_splits(triton_kernels.merge_kernel, moments, numbers, squared=squared))
+    return Moments(*_merge_splits(triton_kernels.merge_kernel, moments, numbers, squared=squared))
 
 
 def row_scores(
@@ -115,17 +115,17 @@ def row_scores(
     """`finish(row_moments(...))` of a whole vocabulary in two launches."""
     moments = _split_moments(logits, token_ids, temperature, 0, squared)
     return RowScores(
-        *_over_splits(triton_kernels.finish_kernel, moments, moments.shape[1] - 1, squared=squared)
+        *_merge_splits(triton_kernels.finish_kernel, moments, moments.shape[1] - 1, squared=squared)
     )
 
 
-def _over_splits(kernel: Any, moments: Tensor, numbers: int, *, squared: bool) -> Tensor:
+def _merge_splits(kernel: Any, moments: Tensor, numbers: int, *, squared: bool) -> Tensor:
     """What a kernel makes of the moments of all splits of a row, float64 [numbers, rows]."""
     splits, _, rows = moments.shape
     found = moments.new_empty(numbers, rows)
     if rows:
         grid = (-(-rows // ROWS_PER_PROGRAM),)
-        with _on_device(moments):
+        with _use_device(moments):
             _launch(
                 kernel,
                 grid,
@@ -150,17 +150,17 @@ def logit_gradient(
     rows, columns = token_ids.numel(), logits.shape[-1]
     per_row, number = _number(temperature)
     has_entropy = entropy_gradient is not None and entropies is not None
-    log_normalizer = _per_row(log_normalizer.double())
-    with _on_device(logits):
+    log_normalizer = _row_values(log_normalizer.double())
+    with _use_device(logits):
         _launch(
             triton_kernels.gradient_kernel,
             (rows, triton.cdiv(columns, GRADIENT_BLOCK * GRADIENT_BLOCKS)),
             _storage(logits),
-            _per_row(token_ids),
+            _row_values(token_ids),
             log_normalizer,
-            log_normalizer if logprob_gradient is None else _per_row(logprob_gradient),
-            log_normalizer if entropy_gradient is None else _per_row(entropy_gradient),
-            log_normalizer if entropies is None else _per_row(entropies),
+            log_normalizer if logprob_gradient is None else _row_values(logprob_gradient),
+            log_normalizer if entropy_gradient is None else _row_values(entropy_gradient),
+            log_normalizer if entropies is None else _row_values(entropies),
             gradient,
             columns,
             *_layout(logits),
@@ -235,13 +235,13 @@ def _split_moments(
     storage = _storage(logits)
     per_row, number = _number(temperature)
     exponent_scale = 1 / (math.log(2) * number)
-    with _on_device(logits):
+    with _use_device(logits):
         _launch(
             triton_kernels.moments_kernel,
             (rows, splits),
             storage,
             storage if logits.dtype == torch.float32 else storage.view(torch.int32),
-            _per_row(token_ids),
+            _row_values(token_ids),
             moments,
             rows,
             columns,
@@ -283,7 +283,7 @@ def _layout(logits: Tensor) -> RowLayout:
     return layout
 
 
-def _per_row(values: Tensor) -> Tensor:
+def _row_values(values: Tensor) -> Tensor:
     return values.detach().reshape(-1).contiguous()
 
 
@@ -312,7 +312,7 @@ def _device_shape(device: torch.device) -> DeviceShape:
     return DeviceShape(1, 32)  # the interpreter runs programs one by one
 
 
-def _on_device(tensor: Tensor) -> AbstractContextManager[Any]:
+def _use_device(tensor: Tensor) -> AbstractContextManager[Any]:
     """Triton launches on the current device: make that the tensor's."""
     if tensor.device.type == "cuda":
         return torch.cuda.device(tensor.device)

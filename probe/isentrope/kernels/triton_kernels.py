@@ -118,7 +118,7 @@ def read_block(
 
 
 @triton.jit
-def over_threads(values, MAXIMUM: tl.constexpr):
+def reduce_threads(values, MAXIMUM: tl.constexpr):
     """The sum, or the largest, of what each thread holds of a tile [GROUPS, THREADS, WORDS]:
     [THREADS], and no exchange."""
     if MAXIMUM:
@@ -142,7 +142,7 @@ def absorb(
 ):
     """Add two tiles of logits to the sums [THREADS], each counted from the largest logit its thread
     has seen: the threads wait for each other only at the end of a row."""
-    largest = tl.maximum(maximum, over_threads(tl.maximum(left, right), True))
+    largest = tl.maximum(maximum, reduce_threads(tl.maximum(left, right), True))
     # A thread that saw only masked logits has no maximum to count from, and needs none: 2^-inf is
     # 0.
     centre = tl.where(largest == -float("inf"), 0.0, largest)
@@ -205,12 +205,12 @@ def add(
     weight = tl.exp2(shifted * exponent_scale)
     # The floor replaces -inf, whose weight is 0. It lets a NaN go: that is in the weight.
     weight_shifted = weight * tl.maximum(shifted, floor)
-    total += over_threads(weight, False)
-    total_shifted += over_threads(weight_shifted, False)
-    square += over_threads(weight * weight, False)
-    square_shifted += over_threads(weight * weight_shifted, False)
+    total += reduce_threads(weight, False)
+    total_shifted += reduce_threads(weight_shifted, False)
+    square += reduce_threads(weight * weight, False)
+    square_shifted += reduce_threads(weight * weight_shifted, False)
     if SQUARED:
-        square_twice += over_threads(weight_shifted * weight_shifted, False)
+        square_twice += reduce_threads(weight_shifted * weight_shifted, False)
     return total, total_shifted, square, square_shifted, square_twice
 
 

@@ -54,7 +54,7 @@ class RestTokens(TokenVerifier):
 
     async def verify_token(self, token: str) -> AccessToken | None:
         try:
-            me = await self._callers.of_token(token).ask(calls.me())
+            me = await self._callers.client_of_token(token).ask(calls.me())
         except ApiError as error:
             if error.code in ("unauthenticated", "forbidden"):
                 return None

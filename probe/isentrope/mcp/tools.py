@@ -51,14 +51,14 @@ class Callers:
         self._http = httpx.AsyncClient(**way_to(url))
         self._token = token
 
-    def of_token(self, token: str) -> AsyncClient:
+    def client_of_token(self, token: str) -> AsyncClient:
         """The holder of this token."""
         return AsyncClient(self._http, f"Bearer {token}")
 
     def of(self, context: ServerRequestContext[Any, Any]) -> AsyncClient:
         """Whoever made this request."""
         if self._token is not None:
-            return self.of_token(self._token)
+            return self.client_of_token(self._token)
         headers: Mapping[str, str] = getattr(context.request, "headers", None) or {}
         return AsyncClient(self._http, headers.get("authorization"))
 
@@ -176,7 +176,7 @@ def reading_tools(callers: Callers) -> list[Tool]:
         total = (await client.ask(calls.run_counts(**filters))).total
         return {
             "total": total,
-            "runs": [_without(run, "config", "entropy_line", "reward_line") for run in found],
+            "runs": [_drop_fields(run, "config", "entropy_line", "reward_line") for run in found],
         }
 
     @answers_json
@@ -197,7 +197,11 @@ def reading_tools(callers: Callers) -> list[Tool]:
             "planned_steps": now.planned_steps,
             "last_report_at": now.last_report_at,
         }
-        return about | _without(found, "alert") | {"control": _without(now.control, "outcomes")}
+        return (
+            about
+            | _drop_fields(found, "alert")
+            | {"control": _drop_fields(now.control, "outcomes")}
+        )
 
     @answers_json
     async def latest_metrics(
@@ -373,7 +377,7 @@ def steering_tools(callers: Callers) -> list[Tool]:
     return [push_control, revert_control]
 
 
-def _without(answer: object, *names: str) -> dict[str, Any]:
+def _drop_fields(answer: object, *names: str) -> dict[str, Any]:
     """An answer's document without some of its fields, and of the objects in these."""
     document: dict[str, Any] = document_of(answer)
     return {

@@ -192,7 +192,7 @@ class SelectionBasis:
         }
         return {
             **{
-                source: None if known is None else known.to_plain()
+                source: None if known is None else known.write_plain()
                 for source, known in thresholds_of.items()
             },
             "one_call": self._one_call,
@@ -210,7 +210,7 @@ class SelectionBasis:
             ("previous_step", self._previous_step),
         ):
             latest.value = (
-                None if shared[source] is None else ThresholdStatistics.of_plain(shared[source])
+                None if shared[source] is None else ThresholdStatistics.read_plain(shared[source])
             )
         self._one_call = bool(shared["one_call"])
         means, cutoff = shared["means"], own["cutoff"]
@@ -281,7 +281,7 @@ def _ranks_tokens(control: Control) -> bool:
 
 
 def _merged_thresholds(parts: Tensor, before: ThresholdStatistics | None) -> ThresholdStatistics:
-    return ThresholdStatistics.of_sums(parts).or_else(before)
+    return ThresholdStatistics.merge_sums(parts).or_else(before)
 
 
 def _merged_means(

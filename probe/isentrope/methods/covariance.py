@@ -57,7 +57,7 @@ def select_clip_cov(
     candidates = (covariances > control.number("omega_low")) & (
         covariances < control.number("omega_high")
     )
-    candidates &= tokens.mask & tokens.in_scope(control.scope)
+    candidates &= tokens.mask & tokens.is_in_scope(control.scope)
     wanted = tokens.mask.sum() * control.number("ratio")
     drawn = token_draw(
         int(control.number("seed")),
@@ -134,7 +134,7 @@ def select_kl_cov(
     chosen = (
         tokens.mask
         & (covariance_scores(tokens, centres) >= cutoff)
-        & tokens.in_scope(control.scope)
+        & tokens.is_in_scope(control.scope)
     )
     factors = torch.ones_like(tokens.scores.logprobs)
     if tokens.importance_ratios is None or tokens.ratio_is_to_sampler:

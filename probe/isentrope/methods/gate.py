@@ -46,7 +46,7 @@ def _completed(own: Selection, control: Control, tokens: TokenBatch) -> Selectio
     if INTERVENTIONS[control.method] is not RATIO_CLIP and bounds != (None, None):
         factors = factors * ~outside_ratios(control, tokens)
     if control.value("denominator") == "shrink":
-        factors = with_shrunken_denominator(factors, tokens.mask)
+        factors = shrink_denominator_by_kept(factors, tokens.mask)
     again = own.in_backward
     return Selection(
         factors,
@@ -55,7 +55,7 @@ def _completed(own: Selection, control: Control, tokens: TokenBatch) -> Selectio
     )
 
 
-def with_shrunken_denominator(
+def shrink_denominator_by_kept(
     factors: Shaped[Tensor, "*tokens"], mask: Bool[Tensor, "*tokens"]
 ) -> Float[Tensor, "*tokens"]:
     """The factors times valid / kept tokens of this `gate` call, as if the clipped tokens had not

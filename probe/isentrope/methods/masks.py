@@ -34,7 +34,7 @@ def select_score_sign(
     scores = tokens.scores.discriminator_scores
     of_the_sign = scores > 0 if control.value("sign") == "positive" else scores < 0
     clipped = of_the_sign if control.value("action") == "mask" else ~of_the_sign & scores.isfinite()
-    clipped = clipped & tokens.in_scope(control.scope)
+    clipped = clipped & tokens.is_in_scope(control.scope)
     return Selection(~clipped, clipped)
 
 
@@ -53,7 +53,7 @@ def select_top_entropy(
     micro-batch. An entropy that is not finite is kept.
     """
     assert cutoff is not None, "top entropy ranks tokens"
-    clipped = (tokens.scores.entropies.double() < cutoff) & tokens.in_scope(control.scope)
+    clipped = (tokens.scores.entropies.double() < cutoff) & tokens.is_in_scope(control.scope)
     return Selection(~clipped, clipped)
 
 
@@ -87,7 +87,7 @@ def select_entropy_ratio_clip(
     outside = (ratios <= 1 - control.number("beta_low")) | (
         ratios >= 1 + control.number("beta_high")
     )
-    clipped = outside & tokens.mask & tokens.in_scope(control.scope)
+    clipped = outside & tokens.mask & tokens.is_in_scope(control.scope)
     return Selection(~clipped, clipped)
 
 
@@ -105,7 +105,7 @@ def select_ratio_clip(
     is epsilon_high > epsilon_low. A mask removes gradients and never restores those that the loop's
     own clip removed: to choose the bounds here, let the loop clip wider. Without sampler log-probs
     r is not known and every token is kept."""
-    clipped = outside_ratios(control, tokens) & tokens.in_scope(control.scope)
+    clipped = outside_ratios(control, tokens) & tokens.is_in_scope(control.scope)
     return Selection(~clipped, clipped)
 
 

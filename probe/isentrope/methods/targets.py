@@ -50,7 +50,7 @@ def select_entrocraft(
     assert cutoff is not None, "Entrocraft counts the entropy"
     low, high = entrocraft_band(control, tokens.step)
     side = (cutoff > high).double() - (cutoff < low).double()
-    clipped = tokens.mask & tokens.in_scope(control.scope) & (side * tokens.advantages < 0)
+    clipped = tokens.mask & tokens.is_in_scope(control.scope) & (side * tokens.advantages < 0)
     return Selection(~clipped, clipped)
 
 
@@ -102,7 +102,7 @@ def select_stare(
     assert cutoff is not None, "STARE ranks tokens"
     entropy, positive, negative = cutoff.unbind()
     logprobs, advantages = tokens.scores.logprobs.double(), tokens.advantages
-    may = tokens.mask & tokens.in_scope(control.scope)
+    may = tokens.mask & tokens.is_in_scope(control.scope)
     may = may & (entropy < control.number("target_entropy"))
     amplified = may & (advantages > 0) & (logprobs <= positive)
     attenuated = may & (advantages < 0) & (logprobs <= negative)
@@ -169,7 +169,7 @@ def select_entropy_bonus(
         alpha = torch.zeros_like(alpha)
     if target is not None and cutoff is not None:
         alpha = torch.where(cutoff[1] <= float(target), cutoff[0], 0.0).expand_as(alpha)
-    changes = torch.where(tokens.mask & tokens.in_scope(control.scope), alpha, 0.0)
+    changes = torch.where(tokens.mask & tokens.is_in_scope(control.scope), alpha, 0.0)
     factors = 1 - changes * bonus_slopes(tokens)
     return Selection(factors.to(tokens.scores.logprobs.dtype), changes != 0)
 

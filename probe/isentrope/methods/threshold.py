@@ -55,7 +55,7 @@ def clip_v_score(
     return scores.vocab_centered_scores.double(), over.vocab_centered_std
 
 
-def beyond_thresholds(
+def is_beyond_thresholds(
     scores: Float[Tensor, "*tokens"], sigma: Float[Tensor, ""], control: Control
 ) -> Bool[Tensor, "*tokens"]:
     """True where a centred score lies below -mu_low sigma or above mu_high sigma, all in nats; a
@@ -79,18 +79,18 @@ def distance_beyond(
     return torch.maximum(below, above)
 
 
-def by_threshold(score: ThresholdScore) -> Intervention:
+def clip_by_threshold(score: ThresholdScore) -> Intervention:
     """The intervention that clips what lies beyond the thresholds of a score."""
 
     def ranked(control: Control, tokens: TokenBatch, beyond: Tensor) -> Tensor:
-        in_scope = tokens.in_scope(control.scope)
+        in_scope = tokens.is_in_scope(control.scope)
         return beyond & (in_scope & (tokens.advantages != 0) if _clips_zeros(control) else in_scope)
 
     def select(
         control: Control, tokens: TokenBatch, centres: Centres, cutoff: Tensor | None
     ) -> Selection:
         scores, sigma = score(tokens.scores, centres.thresholds)
-        beyond = beyond_thresholds(scores, sigma, control)
+        beyond = is_beyond_thresholds(scores, sigma, control)
         asked = clipped = ranked(control, tokens, beyond)
         if cutoff is not None:
             clipped = asked & (distance_beyond(control, scores / sigma) >= cutoff)
@@ -103,7 +103,7 @@ def by_threshold(score: ThresholdScore) -> Intervention:
         """Where the `max_fraction` furthest beyond begin, in standard deviations beyond the
         threshold."""
         scores, sigma = score(tokens.scores, centres.thresholds)
-        among = ranked(control, tokens, beyond_thresholds(scores, sigma, control))
+        among = ranked(control, tokens, is_beyond_thresholds(scores, sigma, control))
         distances = distance_beyond(control, scores / sigma)
         return top_share_cutoff(
             distances, tokens.mask, control.number("max_fraction"), among=among, at_most=True
@@ -118,4 +118,4 @@ def _clips_zeros(control: Control) -> bool:
     return control.value("zero_advantage") == "clip"
 
 
-CLIP_B, CLIP_V = by_threshold(clip_b_score), by_threshold(clip_v_score)
+CLIP_B, CLIP_V = clip_by_threshold(clip_b_score), clip_by_threshold(clip_v_score)

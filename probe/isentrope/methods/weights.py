@@ -34,7 +34,9 @@ def select_unlikely(
     `below` on; the log-prob keeps its value."""
     probabilities = tokens.scores.logprobs.exp()
     distance = (1 - probabilities / control.number("below")).clamp_min(0.0)
-    raised = tokens.mask & (tokens.advantages > 0) & (distance > 0) & tokens.in_scope(control.scope)
+    raised = (
+        tokens.mask & (tokens.advantages > 0) & (distance > 0) & tokens.is_in_scope(control.scope)
+    )
     return Selection(torch.where(raised, 1 + control.number("strength") * distance, 1.0), raised)
 
 
@@ -49,7 +51,7 @@ def select_positive_advantage(
     The paper moves lambda during the run, by stages or epochs, or by a fixed step up while the
     entropy lies above a target and down while it lies below. Here it stays what the control has; a
     new one can be pushed at any step."""
-    chosen = tokens.mask & (tokens.advantages > 0) & tokens.in_scope(control.scope)
+    chosen = tokens.mask & (tokens.advantages > 0) & tokens.is_in_scope(control.scope)
     factors = torch.ones_like(tokens.scores.logprobs)
     return Selection(torch.where(chosen, control.number("weight"), factors), chosen)
 
@@ -86,13 +88,13 @@ def select_rank_reward(
     counted = tokens.sequence_sums(tokens.mask.double())
     length = counted.clamp(min=1)
 
-    def per_sequence(values: Tensor) -> Float64[Tensor, " sequences"]:
+    def expand_by_sequence(values: Tensor) -> Float64[Tensor, " sequences"]:
         return tokens.sequence_sums(torch.where(tokens.mask, values.double(), 0.0)) / length
 
     logprobs = tokens.scores.logprobs.double()
     if tokens.importance_ratios is not None:
         logprobs = logprobs - tokens.importance_ratios.double().log()
-    advantages, likelihoods = per_sequence(tokens.advantages), per_sequence(logprobs)
+    advantages, likelihoods = expand_by_sequence(tokens.advantages), expand_by_sequence(logprobs)
     counts = (counted > 0) & (advantages + likelihoods).isfinite()
     same = (
         (tokens.group_ids.unsqueeze(0) == tokens.group_ids.unsqueeze(1))
@@ -101,7 +103,7 @@ def select_rank_reward(
     )
     factors = _advantages_by_rank(advantages, likelihoods, same, control) / advantages
     changed = (same.sum(1) > 1) & (advantages != 0) & factors.isfinite()
-    chosen = tokens.spread_sequences(changed) & tokens.mask & tokens.in_scope(control.scope)
+    chosen = tokens.spread_sequences(changed) & tokens.mask & tokens.is_in_scope(control.scope)
     return Selection(
         torch.where(chosen, tokens.spread_sequences(factors), unchanged).to(unchanged.dtype), chosen
     )
@@ -117,12 +119,12 @@ def _advantages_by_rank(
     sequences are of one group."""
     size = same.sum(1).clamp(min=1)
 
-    def over_group(values: Tensor) -> Float64[Tensor, " sequences"]:
+    def sum_over_group(values: Tensor) -> Float64[Tensor, " sequences"]:
         return torch.where(same, values, 0.0).sum(1)
 
     def spread(values: Tensor) -> Float64[Tensor, " sequences"]:
-        mean = over_group(values.expand_as(same)) / size
-        return over_group((values.unsqueeze(0) - mean.unsqueeze(1)).square()).sqrt()
+        mean = sum_over_group(values.expand_as(same)) / size
+        return sum_over_group((values.unsqueeze(0) - mean.unsqueeze(1)).square()).sqrt()
 
     lowest = torch.where(same, advantages, torch.inf).amin(1)
     width = torch.where(same, advantages, -torch.inf).amax(1) - lowest
@@ -132,9 +134,9 @@ def _advantages_by_rank(
         order.unsqueeze(0) < order.unsqueeze(1)
     )
     # G - rank: how many of the group are less likely.
-    likely = over_group(less_likely.double())
+    likely = sum_over_group(less_likely.double())
     rewards = (advantages - lowest) / width * (1 - control.number("beta") * likely / size)
-    centred = rewards - over_group(rewards.expand_as(same)) / size
+    centred = rewards - sum_over_group(rewards.expand_as(same)) / size
     return centred * (
         spread(advantages) / spread(rewards) if control.value("normalise") == "std" else width
     )
@@ -191,7 +193,7 @@ def select_steer(
         .exp()
         .clamp(min=control.number("minimum_weight"))
     )
-    lowered = tokens.mask & (weights < 1) & tokens.in_scope(control.scope)
+    lowered = tokens.mask & (weights < 1) & tokens.is_in_scope(control.scope)
     return Selection(torch.where(lowered, weights, 1.0).to(tokens.scores.logprobs.dtype), lowered)
 
 

@@ -115,10 +115,10 @@ def _statistics(tokens: StepTokens) -> ThresholdStatistics:
         return tokens.thresholds.to(tokens.ones)
     if len(tokens.batches) == 1:
         sums = torch.stack([*tokens.moments("S*"), *tokens.moments("S_c")])
-        return ThresholdStatistics.of_sums(sums.unsqueeze(0))
+        return ThresholdStatistics.merge_sums(sums.unsqueeze(0))
     parts = [threshold_statistics([batch.scores], [batch.mask]) for batch in tokens.batches]
     sizes = [batch.mask.numel() for batch in tokens.batches]
-    return ThresholdStatistics.by_token(parts, sizes)
+    return ThresholdStatistics.expand_by_token(parts, sizes)
 
 
 def read_what_if(numbers: Sequence[float], rank: int = 0) -> WhatIfSums:

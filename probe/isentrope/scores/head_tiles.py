@@ -107,7 +107,7 @@ def product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device)
 
 
-def without_autocast(device: str) -> AbstractContextManager[object]:
+def disable_autocast(device: str) -> AbstractContextManager[object]:
     """Within, products are computed in the types given."""
     return torch.autocast(device, enabled=False) if _autocast_is_on(device) else nullcontext()
 

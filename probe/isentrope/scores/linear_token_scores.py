@@ -15,9 +15,9 @@ from isentrope.scores.head_tiles import (
     HeadOperands,
     HeadTiles,
     LogitRule,
+    disable_autocast,
     head_gradients,
     product_dtype,
-    without_autocast,
 )
 from isentrope.scores.linear_heads import AdaptedWeight, adapter_operands, whole
 from isentrope_wire.errors import InputError
@@ -155,10 +155,10 @@ class _LinearTokenScoresFunction(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         operands = HeadOperands(hidden, weight, bias, adapter_inputs, adapter_up)
         flat_ids = token_scores.savable_ids(token_ids).reshape(-1)
-        with without_autocast(hidden.device.type):
+        with disable_autocast(hidden.device.type):
             tiles = HeadTiles(operands, rule, logits_dtype, widen=False)
             rows = _score_tiles(tiles, flat_ids, squared=entropy_gradient)
-        scores = token_scores.as_token_scores(
+        scores = token_scores.build_token_scores(
             rows, token_ids.shape, token_scores.scores_dtype(logits_dtype)
         )
         ctx.save_for_backward(
@@ -191,7 +191,7 @@ class _LinearTokenScoresFunction(torch.autograd.Function):
             None if logprob_gradient is None else logprob_gradient.reshape(-1) * slope,
             None if entropy_gradient is None else entropy_gradient.reshape(-1) * slope,
         )
-        with without_autocast(token_ids.device.type):
+        with disable_autocast(token_ids.device.type):
             tiles = HeadTiles(
                 HeadOperands(*operands),
                 ctx.rule,

@@ -84,7 +84,7 @@ _with_entropy_gradient = ContextVar("with_entropy_gradient", default=False)
 
 
 @contextmanager
-def with_entropy_gradient() -> Iterator[None]:
+def score_with_entropy_gradient() -> Iterator[None]:
     """Inside, all scores are made with `entropy_gradient`, asked for or not."""
     token = _with_entropy_gradient.set(True)
     try:
@@ -247,7 +247,7 @@ def _alignment_hint(logits: Tensor, token_ids: Tensor) -> str:
     return " Row t must be the distribution token t was drawn from: pass logits[:, :-1] with token_ids[:, 1:]."
 
 
-def as_token_scores(rows: RowScores, shape: torch.Size, dtype: torch.dtype) -> TokenScores:
+def build_token_scores(rows: RowScores, shape: torch.Size, dtype: torch.dtype) -> TokenScores:
     """Row scores, float64, in the token ids' shape; S_c is subtracted before rounding to `dtype`.
     Every field is a tensor of its own and no view, so that a loop may change its log-probs in
     place."""
@@ -324,7 +324,7 @@ class TokenScoresFunction(torch.autograd.Function):
                     )
                 )
             )
-        scores = as_token_scores(rows, token_ids.shape, scores_dtype(logits.dtype))
+        scores = build_token_scores(rows, token_ids.shape, scores_dtype(logits.dtype))
         ctx.save_for_backward(
             logits, token_ids, rows.log_normalizer, rows.entropies if entropy_gradient else None
         )

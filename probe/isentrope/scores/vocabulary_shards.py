@@ -21,7 +21,7 @@ from isentrope.kernels.moments import Moments, finish, shift
 from isentrope.scores.token_scores import (
     TokenScores,
     TokenScoresFunction,
-    as_token_scores,
+    build_token_scores,
     check_token_inputs,
     scores_of,
     temperature_of_rows,
@@ -98,7 +98,7 @@ def merge(
         raise InputError(f"Shards must be of the same tokens, got shards of {sorted(rows)} tokens.")
     merged = moments.merge(shards)
     whole = merged if group is None else _merged_over(group, merged)
-    scores = as_token_scores(finish(whole), whole.total.shape, torch.float64)
+    scores = build_token_scores(finish(whole), whole.total.shape, torch.float64)
     return replace(
         scores, temperature=temperature.detach() if isinstance(temperature, Tensor) else temperature
     )

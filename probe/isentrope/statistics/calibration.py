@@ -359,7 +359,7 @@ class Calibration:
         if not math.isfinite(unit_prediction * size * clip_factor):
             return self._prediction(None, size=self._size)
         self._size = size * momentum.total * clip_factor
-        regressor = size * self._along(unit_prediction * clip_factor, momentum)
+        regressor = size * self._project_update(unit_prediction * clip_factor, momentum)
         factor = self._factor()
         predicted = None if factor is None else factor * regressor
         coupled = coupled if coupled is not None and math.isfinite(coupled) else None
@@ -409,12 +409,12 @@ class Calibration:
         largest = LARGEST_ERROR * max(half_width or 0.0, math.sqrt(self._mean_square))
         own = observed - predicted
         residual = own if math.isnan(beside) else beside
-        deviation = _within(largest, residual + predicted - self._mean_observed)
+        deviation = _clamp_share(largest, residual + predicted - self._mean_observed)
         same_sign = (predicted > 0) == (observed > 0)
-        self._compare(_within(largest, residual), deviation, noise, same_sign=same_sign)
+        self._compare(_clamp_share(largest, residual), deviation, noise, same_sign=same_sign)
         self._interval.learn(residual, largest, noise)
-        own_deviation = _within(largest, observed - self._mean_observed)
-        self._learn(regressor, predicted + _within(largest, own), own_deviation)
+        own_deviation = _clamp_share(largest, observed - self._mean_observed)
+        self._learn(regressor, predicted + _clamp_share(largest, own), own_deviation)
         is_wild = abs(own) > largest
         if is_wild or self._since_wild:
             self._since_wild.append((regressor, observed, beside, noise, is_wild))
@@ -440,7 +440,7 @@ class Calibration:
             self._interval.add(residual, noise)
         steps.clear()
 
-    def _along(self, unit: float, momentum: Momentum) -> float:
+    def _project_update(self, unit: float, momentum: Momentum) -> float:
         """What the optimiser moves along in this step, in the unit prediction's unit."""
         beta = momentum.beta
         if not momentum.buffer:
@@ -510,5 +510,5 @@ class Calibration:
         self._mean_observed += deviation / self._weight
 
 
-def _within(largest: float, error: float) -> float:
+def _clamp_share(largest: float, error: float) -> float:
     return min(max(error, -largest), largest)

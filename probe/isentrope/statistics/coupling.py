@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from isentrope.scores.token_scores import TokenScores, with_entropy_gradient
+from isentrope.scores.token_scores import TokenScores, score_with_entropy_gradient
 from isentrope.statistics.calibration import SeveralOptimizers
 from isentrope_wire.errors import ConfigurationError
 
@@ -61,7 +61,7 @@ class EntropyGradient:
         """<h, theta> after the last step."""
         self._optimizers: list[Any] = []
         self._coming: Sequence[Tensor] = ()
-        """See `_without_gradient`."""
+        """See `_drift_without_gradient`."""
 
     def change(self, optimizer: Optimizer | SeveralOptimizers | None) -> Tensor | None:
         """The prediction of the step whose update was just made, its parts by momentum and by
@@ -80,7 +80,7 @@ class EntropyGradient:
         ]  # accelerate wraps it
         if self._product is None:
             return None
-        before, self._product = self._product, self._along()
+        before, self._product = self._product, self._project_update()
         return torch.stack([self._product - before, *self._coming, torch.ones_like(before)])
 
     @property
@@ -103,7 +103,7 @@ class EntropyGradient:
                 first, last = self._blocks
                 handles.append(first.register_forward_pre_hook(lambda *_: _set_grad_enabled(False)))
                 handles.append(last.register_forward_pre_hook(lambda *_: _set_grad_enabled(True)))
-            with with_entropy_gradient():
+            with score_with_entropy_gradient():
                 yield
         finally:
             for handle in handles:
@@ -116,7 +116,7 @@ class EntropyGradient:
         it carries none, or the model has no last block."""
         if self._called is not None:
             self._blocks, self._called = self._called.blocks(), None
-            self._weights = _among(self._weights, self._blocks[1])
+            self._weights = _select_block(self._weights, self._blocks[1])
             return
         if entropy is None:
             return
@@ -126,7 +126,7 @@ class EntropyGradient:
                 "torch.no_grad() and inference_mode; with gradient checkpointing, let it be non-reentrant."
             )
         if self._coupling == "model":
-            gradients = self._by_backward(entropy)
+            gradients = self._gradient_by_backward(entropy)
         else:  # by this rank's tokens alone: the products, not the gradients, are averaged over ranks
             gradients = [*torch.autograd.grad(entropy, self._weights, allow_unused=True)]
         if all(gradient is None for gradient in gradients):
@@ -141,14 +141,14 @@ class EntropyGradient:
         else:
             for mean, new in zip(self._gradient, found, strict=True):
                 mean.lerp_(new, weight)
-        self._product = self._along()
+        self._product = self._project_update()
 
     def look_ahead(self) -> None:
         """After a step's gradient, if it took one: what is known of the next prediction already."""
         if self._gradient:
-            self._coming = self._without_gradient().unbind()
+            self._coming = self._drift_without_gradient().unbind()
 
-    def _by_backward(self, entropy: Tensor) -> list[Tensor | None]:
+    def _gradient_by_backward(self, entropy: Tensor) -> list[Tensor | None]:
         """By the loop's own way, so that DDP and FSDP average it as they do the loss's; what the
         loop has in `.grad` is put back."""
         kept = [weight.grad for weight in self._weights]
@@ -164,7 +164,7 @@ class EntropyGradient:
             for weight, gradient in zip(self._weights, kept, strict=True):
                 weight.grad = gradient
 
-    def _along(self) -> Tensor:
+    def _project_update(self) -> Tensor:
         """<h, theta>, float64; this rank's shard counts as often as there are shards, so that the
         mean over ranks is the whole."""
         total = torch.zeros((), dtype=torch.float64, device=self._gradient[0].device)
@@ -191,9 +191,9 @@ class EntropyGradient:
         ):
             yield *groups[id(weight)], weight, gradient
 
-    def _without_gradient(self) -> Tensor:
+    def _drift_without_gradient(self) -> Tensor:
         """What momentum, and what decoupled weight decay, would do to H in an update whose gradient
-        is 0: [2] float64, nats; this rank's share as in `_along`, NaN where the optimiser's
+        is 0: [2] float64, nats; this rank's share as in `_project_update`, NaN where the optimiser's
         momentum is not known."""
         total = torch.zeros(2, dtype=torch.float64, device=self._gradient[0].device)
         with torch.no_grad():
@@ -302,7 +302,7 @@ def _weights_of(optimizer: Optimizer | SeveralOptimizers | None) -> list[Tensor]
     return weights
 
 
-def _among(weights: Sequence[Tensor], block: nn.Module) -> list[Tensor]:
+def _select_block(weights: Sequence[Tensor], block: nn.Module) -> list[Tensor]:
     """Those of a block."""
     own = {id(weight) for weight in block.parameters()}
     found = [weight for weight in weights if id(weight) in own]

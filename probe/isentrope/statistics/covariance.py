@@ -236,7 +236,7 @@ class Groups(NamedTuple):
         return Groups(merged, min(self.highest, other.highest))
 
     @property
-    def of_several(self) -> list[Group]:
+    def complete_groups(self) -> list[Group]:
         """The groups of two sequences and more that are known in full."""
         # An id below 0 stands for rows that follow each other: such a group lies on one rank, which
         # reports all of it.
@@ -264,7 +264,7 @@ def groups(most: int) -> Sum[Groups]:
             first = last
         if not columns:
             return zeros(1 + most * _FIELDS, tokens.ones.device)
-        return _by_group(columns[0] if len(columns) == 1 else torch.cat(columns, dim=1), most)
+        return _sum_groups(columns[0] if len(columns) == 1 else torch.cat(columns, dim=1), most)
 
     def read(numbers: Sequence[float], rank: int) -> Groups:
         found, *rest = numbers
@@ -283,7 +283,7 @@ def groups(most: int) -> Sum[Groups]:
 
 def _group_metrics(found: Groups, step: StepSums) -> Metrics:
     """Over the groups of two sequences and more; nothing where there is none."""
-    several = found.of_several
+    several = found.complete_groups
     if not several:
         return {}
     varied = [group.covariance for group in several if group.difficulty is not None]
@@ -370,7 +370,7 @@ def _rewards(batch: TokenBatch, length: Tensor) -> list[Tensor]:
     return [has_reward, reward, reward * reward, reward * length, length, length * length]
 
 
-def _by_group(
+def _sum_groups(
     sequences: Float64[Tensor, "fields sequences"], most: int
 ) -> Float64[Tensor, " numbers"]:
     """How many groups there are, then `_FIELDS` numbers of each, in the order of their ids. The

@@ -142,7 +142,7 @@ S_c."""
 @dataclass(frozen=True, slots=True)
 class ThresholdStatistics:
     """Over all valid tokens of a batch, both signs of the advantage; scalars that stay on the
-    device, or one number for each token (`by_token`).
+    device, or one number for each token (`expand_by_token`).
 
     Without a valid token both deviations are NaN, and no token lies outside a threshold counted
     from NaN."""
@@ -156,7 +156,7 @@ class ThresholdStatistics:
     """sigma': population standard deviation of S_c."""
 
     @classmethod
-    def of_sums(cls, parts: Float64[Tensor, "parts 6"]) -> ThresholdStatistics:
+    def merge_sums(cls, parts: Float64[Tensor, "parts 6"]) -> ThresholdStatistics:
         """Merge the sums of micro-batches or ranks, one row each. The same parts in the same order
         give the same bits everywhere."""
         # [parts, score]: of S* and of S_c.
@@ -170,13 +170,13 @@ class ThresholdStatistics:
         deviations = (square / count).sqrt()
         return cls(count[0], mean[0], deviations[0], deviations[1])
 
-    def to_plain(self) -> list[float | str]:
+    def write_plain(self) -> list[float | str]:
         """As a checkpoint takes it, in the order of the fields. Waits for the device."""
         return list(map(number, torch.stack([one.double() for one in self._tensors()]).tolist()))
 
     @classmethod
-    def of_plain(cls, numbers: Sequence[float | str]) -> ThresholdStatistics:
-        """The statistics that `to_plain` wrote, on the CPU: scalars from there join with tensors of
+    def read_plain(cls, numbers: Sequence[float | str]) -> ThresholdStatistics:
+        """The statistics that `write_plain` wrote, on the CPU: scalars from there join with tensors of
         any device."""
         return cls(*(torch.tensor(float(number), dtype=torch.float64) for number in numbers))
 
@@ -185,7 +185,7 @@ class ThresholdStatistics:
         return ThresholdStatistics(*(one.to(like) for one in self._tensors()))
 
     @classmethod
-    def by_token(
+    def expand_by_token(
         cls, parts: Sequence[ThresholdStatistics], sizes: Sequence[int]
     ) -> ThresholdStatistics:
         """One number for each token, from the statistics of micro-batches of these sizes."""
@@ -233,4 +233,4 @@ def threshold_statistics(
     scores: Sequence[TokenScores], masks: Sequence[Bool[Tensor, ...]]
 ) -> ThresholdStatistics:
     """Those of `threshold_sums` of the same arguments."""
-    return ThresholdStatistics.of_sums(threshold_sums(scores, masks).unsqueeze(0))
+    return ThresholdStatistics.merge_sums(threshold_sums(scores, masks).unsqueeze(0))

@@ -302,7 +302,7 @@ class SignSums:
 
     @classmethod
     def read(cls, numbers: Sequence[float], rank: int = 0) -> SignSums:
-        """From the numbers of `_by_code`."""
+        """From the numbers of `_sum_by_code`."""
         effects, tokens, clipped, selected, kept = (
             numbers[row * CODES :][:CODES] for row in range(5)
         )
@@ -324,7 +324,7 @@ class SignSums:
         )
 
 
-def _by_code(tokens: StepTokens) -> Tensor:
+def _sum_by_code(tokens: StepTokens) -> Tensor:
     """For the tokens of each of `StepTokens.codes`: what their update takes from the entropy (by
     `change_codes`), how many there are, how many were clipped, how many the intervention selected,
     and how many of these it kept."""
@@ -373,7 +373,9 @@ def _change_metrics(changes: Sequence[float], step: StepSums) -> dict[str, float
     return quadrants | parts | whole
 
 
-SIGNS = Sum(size=5 * CODES, measure=_by_code, read=SignSums.read, merge=None, metrics=_sign_metrics)
+SIGNS = Sum(
+    size=5 * CODES, measure=_sum_by_code, read=SignSums.read, merge=None, metrics=_sign_metrics
+)
 
 HISTOGRAMS = {
     "S_c": (metrics.VOCAB_CENTERED_SCORES, True),

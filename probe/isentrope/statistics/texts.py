@@ -69,7 +69,7 @@ class TokenTexts:
         self._work = LimitedWork("texts", TEXTS_SECONDS)
         self._has_cut = False
         self._alone = lru_cache(_TEXTS_REMEMBERED)(lambda token_id: self._decode([token_id]))
-        self._behind = lru_cache(_TEXTS_REMEMBERED)(self._behind_another)
+        self._behind = lru_cache(_TEXTS_REMEMBERED)(self._decode_behind_another)
         self._another: int | None = None
 
     @property
@@ -108,20 +108,20 @@ class TokenTexts:
                 return alone
             for text in (self._alone, self._behind):
                 texts = [*map(self._alone, token_ids[:1]), *map(text, token_ids[1:])]
-                texts = self._of_whole_characters(token_ids, texts)
+                texts = self._complete_characters(token_ids, texts)
                 if "".join(texts) == whole:
                     return texts
-            return self._in_context(token_ids)
+            return self._decode_in_context(token_ids)
         return None
 
-    def _behind_another(self, token_id: int) -> str:
+    def _decode_behind_another(self, token_id: int) -> str:
         """What a token adds behind another, always the same one: some tokenizers drop the space
         that begins a text."""
         if self._another is None:
             self._another = token_id
         return self._decode([self._another, token_id])[len(self._alone(self._another)) :]
 
-    def _of_whole_characters(self, token_ids: Sequence[int], texts: list[str]) -> list[str]:
+    def _complete_characters(self, token_ids: Sequence[int], texts: list[str]) -> list[str]:
         """The same texts where each token is whole characters; of the others, those that follow
         each other together."""
         found: list[str] = []
@@ -129,10 +129,10 @@ class TokenTexts:
             zip(token_ids, texts, strict=True), lambda one: _NO_CHARACTER in one[1]
         ):
             ids, own = zip(*run, strict=True)
-            found += self._in_context(ids) if is_part else own
+            found += self._decode_in_context(ids) if is_part else own
         return found
 
-    def _in_context(self, token_ids: Sequence[int]) -> list[str]:
+    def _decode_in_context(self, token_ids: Sequence[int]) -> list[str]:
         """Each token as what it adds to the one before, for two decodings each."""
         texts: list[str] = []
         before, first, last = "", 0, 0
@@ -173,7 +173,7 @@ class TokenTexts:
         return 0 < LONGEST_TEXT_CHARACTERS * len(token_ids) <= len(text)
 
 
-def with_texts(
+def add_texts(
     tokens: Sequence[DrivingToken], scale: float, texts: TokenTexts
 ) -> tuple[DrivingToken, ...]:
     """The same tokens with their contributions scaled (`StepSums.scale`) and the text of their

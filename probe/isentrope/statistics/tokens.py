@@ -111,7 +111,7 @@ class TokenBatch:
             return self.packing.spread(values)
         return values.unsqueeze(1).expand(self.mask.shape)
 
-    def in_scope(self, scope: Scope) -> Bool[Tensor, "*tokens"]:
+    def is_in_scope(self, scope: Scope) -> Bool[Tensor, "*tokens"]:
         """True where a method of this scope acts.
 
         The update of a token lowers the entropy where A S_c > 0 and raises it where A S_c < 0.
@@ -326,7 +326,7 @@ class StepTokens:
             strengths.zero_()
             if gradient is not None:
                 strengths.sub_(gradient)
-        self._over_squared_temperatures(strengths)
+        self._divide_by_squared_temperatures(strengths)
         torch.mul(strengths, self["S_c"], out=self.effects)
 
     def differences(self, name: str) -> tuple[Tensor, Tensor] | None:
@@ -423,7 +423,9 @@ class StepTokens:
         squares = self._joined([batch.scores.squared_scores for batch in self.batches])
         if gradient is None or squares is None:
             return None
-        return self._over_squared_temperatures(torch.where(self.valid, gradient * squares, 0.0))
+        return self._divide_by_squared_temperatures(
+            torch.where(self.valid, gradient * squares, 0.0)
+        )
 
     @cached_property
     def kl_effects(self) -> Float64[Tensor, " tokens"] | None:
@@ -433,10 +435,10 @@ class StepTokens:
         return (
             None
             if gradient is None
-            else self._over_squared_temperatures(gradient.neg_().mul_(self["S_c"]))
+            else self._divide_by_squared_temperatures(gradient.neg_().mul_(self["S_c"]))
         )
 
-    def _over_squared_temperatures(self, effects: Tensor) -> Tensor:
+    def _divide_by_squared_temperatures(self, effects: Tensor) -> Tensor:
         scale = self.inverse_squared_temperatures
         return effects if scale is None else effects.mul_(scale)
 
@@ -466,7 +468,7 @@ class StepTokens:
             if behind is None:
                 effects = torch.where(self.kept, effects * self.factors, 0.0)
             else:
-                effects = self._over_squared_temperatures(behind.neg_().mul_(self["S_c"]))
+                effects = self._divide_by_squared_temperatures(behind.neg_().mul_(self["S_c"]))
         return effects if self.bonus_effects is None else effects + self.bonus_effects
 
     def __contains__(self, name: str) -> bool:

@@ -330,7 +330,7 @@ class SpoolTransport:
                 "%s not delivered yet to %s (%s), kept in %s. The side process goes on trying for a while; `isentrope sync %s` uploads later.",
                 records_are(undelivered),
                 self._grpc_target,
-                status.in_words,
+                status.summary,
                 self.folder.path,
                 shlex.quote(str(self.folder.path)),
             )
@@ -363,9 +363,9 @@ class SpoolTransport:
         refuses, or the folder is away."""
         if not self._keep_in_place():
             return False
-        written = self._writer.write_queued(self._out_of_time)
+        written = self._writer.write_queued(self._is_out_of_time)
         while written and not self._writer.idle and not self._closing.is_set():
-            written = self._writer.write_queued(self._out_of_time)
+            written = self._writer.write_queued(self._is_out_of_time)
         self._writer.sync()
         self._requested = self._control_file.read()
         now = time.monotonic()
@@ -404,7 +404,7 @@ class SpoolTransport:
             self.folder.restore(self._run, self._target, self._alive_lock)
         return False
 
-    def _out_of_time(self) -> bool:
+    def _is_out_of_time(self) -> bool:
         return time.monotonic() >= self._give_up_at
 
     def _update_acknowledged(self) -> None:
@@ -438,7 +438,7 @@ class SpoolTransport:
         logger.warning(
             "Reports are not delivered to %s (%s). Training continues, and they wait in %s.%s",
             self._grpc_target,
-            status.in_words,
+            status.summary,
             self.folder.path,
             ""
             if status.state is ShipperState.HOLDING

@@ -341,7 +341,7 @@ class ShipperStatus:
     """Records that the server had acknowledged and no longer had."""
 
     @property
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """The state and its error in one line."""
         return f"{self.state}: {' '.join(self.error.split()).rstrip('.')}"
 

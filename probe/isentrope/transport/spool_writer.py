@@ -118,7 +118,7 @@ def lightened(report: StepReport) -> StepReport:
     )
 
 
-def with_alert(report: StepReport, reason: str) -> StepReport:
+def add_alert(report: StepReport, reason: str) -> StepReport:
     """The report with an alert about what reports lack from now on, and why."""
     message = (
         f"From step {report.step} on reports lack histograms, what-if sums, their top contributing tokens and rollouts: "
@@ -381,7 +381,7 @@ class SpoolWriter:
         if light is report or self._alerted:
             return light
         self._alerted = True
-        return with_alert(light, self._disk_error or "the disk is full")
+        return add_alert(light, self._disk_error or "the disk is full")
 
     def _warn_of_disk_error(self, error: OSError) -> None:
         if self._disk_error is None:

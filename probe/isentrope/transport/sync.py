@@ -142,7 +142,7 @@ def sync_spool(
         )
         delivers = "delivers by itself"
         if status is not None and is_stuck:
-            delivers = f"can't deliver now ({status.in_words})"
+            delivers = f"can't deliver now ({status.summary})"
         elif status is None and not is_held_by_another_process(folder.shipper_lock):
             delivers = (
                 "offline: it delivers nothing itself; `isentrope sync` does once it has ended"

@@ -292,7 +292,7 @@ class Course:
         ]
 
     @property
-    def _by_updates(self) -> float:
+    def _moved_by_updates(self) -> float:
         """How far the updates of the last fifty steps moved log H."""
         return self.own_share * sum(moved for _, moved in self._moved if moved is not None)
 
@@ -359,7 +359,7 @@ class Course:
         found = EntropyForecast(step=[], entropy=[], low=[], high=[])
         for steps, width in enumerate(self._widths(is_own=True), 1):
             added = self._effect_in(steps, is_kept)
-            middle, by_control = self._with(steps, added * change), NORMAL_95 * error * added
+            middle, by_control = self._add_change(steps, added * change), NORMAL_95 * error * added
             found.step.append(self.step + steps)
             found.entropy.append(middle)
             found.low.append(
@@ -371,9 +371,9 @@ class Course:
     def ahead(self, steps: int, change: float = 0.0) -> float:
         """The entropy after so many steps, in nats; `change` is what a control adds to a step at
         first."""
-        return self._with(steps, self._effect_in(steps) * change)
+        return self._add_change(steps, self._effect_in(steps) * change)
 
-    def _with(self, steps: int, added: float) -> float:
+    def _add_change(self, steps: int, added: float) -> float:
         """The same with so much added in all."""
         # An entropy moves by shares of itself: where it falls, less is added to it, too. Beyond a
         # factor of e nothing was measured: there it goes on in nats.
@@ -389,7 +389,7 @@ class Course:
         if self.steps < LEAST_POINTS:
             return None
         added = self._effect_in(steps)
-        value = (self._with(steps, added * change) - math.exp(self._start)) / steps
+        value = (self._add_change(steps, added * change) - math.exp(self._start)) / steps
         margin = (
             NORMAL_95
             * math.hypot(self.entropy * self.gone_in(steps, -self.rate_error), added * error)
@@ -564,7 +564,7 @@ class Course:
             return 0
         further = way * self._reach(self.rate)
         # What the updates changed of their tokens has less noise than the mean over new ones.
-        is_sure = way * self._by_updates >= -math.log(
+        is_sure = way * self._moved_by_updates >= -math.log(
             WATCH_LEFT
         ) or gone >= _NOISES * self._noise() * math.sqrt(
             math.pi / 2 * (1 / NEWEST_STEPS + 1 / EARLY_STEPS)

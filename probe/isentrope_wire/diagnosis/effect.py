@@ -25,7 +25,7 @@ from isentrope_wire.methods import (
     StepEvidence,
     idle_parameters,
 )
-from isentrope_wire.numbers import in_round, percent
+from isentrope_wire.numbers import percent, round_to_step
 from isentrope_wire.what_if import (
     EDGES,
     WhatIf,
@@ -43,7 +43,7 @@ PROMISED_STEPS = 20
 """Steps whose mean pace is promised, and after which a control is judged."""
 SUGGESTED_THRESHOLDS: tuple[tuple[float, ...], ...] = (
     (0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0, 50.0),
-    tuple(in_round(10 ** (place / 24)) for place in range(-24, 49)),
+    tuple(round_to_step(10 ** (place / 24)) for place in range(-24, 49)),
     (*(hundredth / 100 for hundredth in range(10, 400)),),
 )
 """In standard deviations, from coarse to fine. The coarsest that serves is taken, so that the same
@@ -263,7 +263,7 @@ class _Search:
         )
         low, high, nearest = 0.0, math.inf, None
         for grid in SUGGESTED_THRESHOLDS:
-            tried = [self._under(control, mu) for mu in reversed(grid) if low <= mu <= high]
+            tried = [self._try_control(control, mu) for mu in reversed(grid) if low <= mu <= high]
             # Of equal ones the mildest.
             by_pace = sorted(
                 [*([] if nearest is None else [nearest]), *tried],
@@ -277,7 +277,7 @@ class _Search:
             return None
         return nearest
 
-    def _under(self, like: Control, mu: float) -> Stopping:
+    def _try_control(self, like: Control, mu: float) -> Stopping:
         control = replace(like, mu_low=mu, mu_high=mu)
         effect = predicted_effect(control, self._last, self._course)
         assert effect is not None, "the sums know every threshold"
@@ -303,7 +303,7 @@ class _Search:
         mu = stopping.control.mu_low
         assert mu is not None
         low, high = (
-            self._under(stopping.control, near).left
+            self._try_control(stopping.control, near).left
             for near in (mu * (1 - _TOO_STEEP), mu * (1 + _TOO_STEEP))
         )
         return abs(high - low) > 1
@@ -434,10 +434,10 @@ def dead_parts(wanted: Control, last: LastSteps) -> list[str]:
         if metrics.TOKEN_COUNT in newest
         else list(idle_parameters(wanted.method, wanted.parameters))
     )
-    return [*dead, *_beyond_no_token(wanted, last)]
+    return [*dead, *_warn_of_no_token(wanted, last)]
 
 
-def _beyond_no_token(wanted: Control, last: LastSteps) -> Iterator[str]:
+def _warn_of_no_token(wanted: Control, last: LastSteps) -> Iterator[str]:
     found = under(wanted, merged(last.sums)) if last.sums else None
     if found is None:
         return

@@ -52,7 +52,15 @@ from isentrope_wire.diagnosis.slope import slope_of
 from isentrope_wire.diagnosis.trust import PredictionTrust, prediction_trust
 from isentrope_wire.hold_decision import Action, HoldStatus, control_under
 from isentrope_wire.methods import Method
-from isentrope_wire.numbers import Answer, Number, decimals_of, fixed, in_round, is_usable, percent
+from isentrope_wire.numbers import (
+    Answer,
+    Number,
+    decimals_of,
+    fixed,
+    is_usable,
+    percent,
+    round_to_step,
+)
 from isentrope_wire.numbers import nats as _nats
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel, error_in_a_line
 from isentrope_wire.what_if import knows
@@ -340,7 +348,7 @@ def preview(measured: Measured, control: Control, *, curves: bool = False) -> Pr
         else []
     )
     if control.held is not None:
-        effect, forecast, message = _of_hold(state, control)
+        effect, forecast, message = _preview_hold(state, control)
     else:
         effect = predicted_effect(control, last, course)
         forecast = None
@@ -379,7 +387,7 @@ def _unchanged(state: _State) -> tuple[EntropyForecast | None, Estimate | None]:
     if state.measured.is_acting and not state.is_stuck:
         forecast = _moved(forecast, _approach(course.entropy, [target] * AHEAD))
     else:
-        forecast = _until(forecast, target, is_there=state.is_near_target)
+        forecast = _stay_at_target(forecast, target, is_there=state.is_near_target)
     return forecast, _pace_of(forecast, course.entropy)
 
 
@@ -403,7 +411,7 @@ def _decision(state: _State, control: Control) -> Action | None:
     )
 
 
-def _of_hold(
+def _preview_hold(
     state: _State, control: Control
 ) -> tuple[PredictedEffect | None, EntropyForecast | None, str]:
     """What the thresholds do that the probe would choose, the forecast up to the target, and the
@@ -434,7 +442,7 @@ def _of_hold(
                 targets = [target or action.target for target in curve]
             forecast = _moved(forecast, _approach(course.entropy, targets))
         elif action.target is not None and action.status != HoldStatus.FALLBACK:
-            forecast = _until(forecast, action.target, is_there=False)
+            forecast = _stay_at_target(forecast, action.target, is_there=False)
         effect = effect if not acts else replace(effect, pace=_pace_of(forecast, course.entropy))
     if (
         action.status == HoldStatus.APPROACHING
@@ -450,12 +458,12 @@ def _of_hold(
             ),
             None,
         )
-        steps = f"more than {AHEAD}" if near is None else _in_one_digit(near)
+        steps = f"more than {AHEAD}" if near is None else _round_to_one_digit(near)
         return effect, forecast, f"{words}. It is near in {steps} steps."
     return effect, forecast, f"{words}. {action.reason}".strip()
 
 
-def _until(found: EntropyForecast, target: float, *, is_there: bool) -> EntropyForecast:
+def _stay_at_target(found: EntropyForecast, target: float, *, is_there: bool) -> EntropyForecast:
     """A forecast that stays at a target once it has come to it; where it is there, from now on."""
     way = 1 if target > found.entropy[0] else -1
     return _moved(
@@ -604,7 +612,7 @@ class _State:
         """Whether the level is kept under a control that was judged: it did not merely slow the
         change, which does not go on in the forecast, and took no eighth since its first
         steps."""
-        verdict, then, lost = self.measured.verdict, self._under_control, self.share_lost
+        verdict, then, lost = self.measured.verdict, self._level_at_control, self.share_lost
         if verdict is None or not verdict.judged_steps or verdict.without is None:
             return False
         if verdict.outcome not in (Outcome.STOPPED, Outcome.TURNED, Outcome.UNDECIDED):
@@ -626,7 +634,7 @@ class _State:
         return not away and verdict.outcome in (Outcome.APPROACHING, Outcome.WAITING)
 
     @property
-    def _under_control(self) -> float | None:
+    def _level_at_control(self) -> float | None:
         """The entropy that the active control began with, in nats: the median of the first twenty
         known steps under it."""
         applied = None if self.measured.active is None else self.measured.active.applied_step
@@ -652,7 +660,7 @@ class _State:
             return None
         left, is_held = 1 - self.share_lost, self.measured.target is not None
         found = 0.0 if left <= 0.25 else None if is_held else self.course.steps_until(0.25 / left)
-        return None if found is None else _in_one_digit(found)
+        return None if found is None else _round_to_one_digit(found)
 
 
 # ---- suggestion
@@ -765,7 +773,7 @@ def _hold_here(state: _State, direction: int, why: str) -> tuple[Suggestion | No
         newest is not None and newest.hold is not None and newest.state != State.EXPIRED
     ):
         return None, ""
-    target = in_round(course.entropy)
+    target = round_to_step(course.entropy)
     if target > LARGEST_ENTROPY:
         # A loop's own number by the name of the entropy: no vocabulary has that many.
         return None, ""
@@ -884,9 +892,9 @@ def _course_in_words(state: _State, course: Course) -> str:
     so_far = f"Entropy has {_moved_in_words(lost)}"
     if state.direction == 0:
         if state.is_level and abs(lost) < _SLIGHT:
-            return f"Entropy is level at {_nats(course.entropy)} nats{_from_early(lost)}."
+            return f"Entropy is level at {_nats(course.entropy)} nats{_name_early_level(lost)}."
         return f"{so_far} and {'is level' if state.is_level else 'has no clear trend'} now, at {_nats(course.entropy)} nats."
-    said = f"{so_far} and {_goes(pace.value)}{_to_come(course)}."
+    said = f"{so_far} and {_goes(pace.value)}{_name_forecast(course)}."
     if state.level == HealthLevel.HEALTHY and pace.value < 0 < lost:
         said = f"{said} {_reason_for_health(state, course, pace)}"
     return said
@@ -894,7 +902,7 @@ def _course_in_words(state: _State, course: Course) -> str:
 
 def _reason_for_health(state: _State, course: Course, pace: Estimate) -> str:
     """`The reward still rises; half of today's entropy would last 300 steps.`"""
-    half = _in_one_digit(math.log(2) * course.entropy / -pace.value)
+    half = _round_to_one_digit(math.log(2) * course.entropy / -pace.value)
     lasts = f"half of today's entropy would last {half} steps."
     rewards = state.measured.rewards
     slope = slope_of([*rewards], [*rewards.values()])
@@ -903,7 +911,7 @@ def _reason_for_health(state: _State, course: Course, pace: Estimate) -> str:
     return f"The reward still rises; {lasts}"
 
 
-def _to_come(course: Course) -> str:
+def _name_forecast(course: Course) -> str:
     """`: 0.21 nats in 50 steps (0.14 to 0.30)`; where this run's forecasts were no better than that
     nothing changes, their band alone."""
     found = course.forecast()
@@ -948,7 +956,7 @@ def _moved_in_words(lost: float) -> str:
     return f"{'lost' if lost > 0 else 'gained'} {percent(abs(lost))}"
 
 
-def _from_early(lost: float) -> str:
+def _name_early_level(lost: float) -> str:
     if abs(lost) < 0.005:
         return ", as at the start"
     return f", {percent(abs(lost))} {'below' if lost > 0 else 'above'} its early level"
@@ -958,7 +966,7 @@ def _goes(slope: float) -> str:
     return "falls" if slope < 0 else "rises"
 
 
-def _in_one_digit(steps: float) -> int:
+def _round_to_one_digit(steps: float) -> int:
     return int(float(f"{steps:.0e}"))
 
 

@@ -83,7 +83,7 @@ def verdict_on(
     now = _judgement(under, entropies, added, promised)
     said = now
     if targets is not None:
-        outcome = _of_hold(under, entropies, targets, now.realised)
+        outcome = _judge_hold(under, entropies, targets, now.realised)
         said = now = replace(now, outcome=outcome, left=None)
     elif given < LEAST_POINTS:
         said = now = replace(now, outcome=Outcome.UNDECIDED, left=None)
@@ -113,7 +113,7 @@ def verdict_on(
         realised=None if now.realised is None else now.realised.value,
         without=now.without,
         left=now.left,
-        message=_in_words(version, said, now, given, clip_fractions.get(last, 0.0), levels),
+        message=_write_sentence(version, said, now, given, clip_fractions.get(last, 0.0), levels),
         level=levels[0],
         promised_level=levels[1],
         level_without=levels[2],
@@ -248,7 +248,7 @@ def pace_without(
     return found.value
 
 
-def _of_hold(
+def _judge_hold(
     under: Sequence[int],
     entropies: Mapping[int, float],
     targets: Mapping[int, float],
@@ -274,7 +274,7 @@ def _mean(values: Mapping[int, float], first: int, last: int) -> float | None:
     return fmean(found) if found else None
 
 
-def _in_words(
+def _write_sentence(
     version: ControlVersion,
     said: _Judgement,
     now: _Judgement,

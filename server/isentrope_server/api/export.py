@@ -147,7 +147,7 @@ def _batch(one: Piece, names: Sequence[str], schema: pa.Schema, labelled: bool) 
         pa.array(one.recorded_at),
     ]
     if labelled:
-        columns += [pa.array(one.control_versions), pa.array(_as_text(one), pa.string())]
+        columns += [pa.array(one.control_versions), pa.array(_format_row(one), pa.string())]
     for name in names:
         metric = one.metrics.get(name)
         columns.append(
@@ -164,7 +164,7 @@ def _csv(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Itera
     writer.writerow(map(no_formula, column_names(names, labelled=labelled)))
     yield text.getvalue().encode()
     for one in pieces:
-        for rows in _few_rows(one, names, _as_text(one) if labelled else None):
+        for rows in _few_rows(one, names, _format_row(one) if labelled else None):
             text.seek(0)
             text.truncate()
             writer.writerows(rows)
@@ -180,7 +180,7 @@ def _json_lines(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -
             ).encode()
 
 
-def _as_text(one: Piece) -> list[str]:
+def _format_row(one: Piece) -> list[str]:
     return [json.dumps(dict(labels), sort_keys=True) for labels in one.labels]
 
 

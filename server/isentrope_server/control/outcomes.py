@@ -108,7 +108,9 @@ def settle(transaction: Transaction, run_id: str, item: ControlItem, now: float)
         step = runs.seconds_per_step(transaction.connection, item.run_key)
         message = f"{message}{_step_in_words(step)}"
     answered = {outcome.stream_key for outcome in outcomes}
-    peers = streams.of_incarnation(transaction.connection, item.run_key, outcomes[0].incarnation)
+    peers = streams.streams_of_incarnation(
+        transaction.connection, item.run_key, outcomes[0].incarnation
+    )
     silent = [peer.rank for peer in peers if peer.key not in answered]
     if silent and state is State.APPLIED:
         state, code = State.PARTIAL, RANKS_SILENT
@@ -161,7 +163,7 @@ def _settle_if_complete(
         outcome.stream_key
         for outcome in controls.outcomes(transaction.connection, item.run_key, item.version)
     }
-    peers = streams.of_incarnation(transaction.connection, item.run_key, stream.incarnation)
+    peers = streams.streams_of_incarnation(transaction.connection, item.run_key, stream.incarnation)
     complete = all(peer.key in answered for peer in peers)
     if complete or item.state is State.EXPIRED:
         settle(transaction, run_id, item, now)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from isentrope_server.control.versions import as_begun
+from isentrope_server.control.versions import read_as_begun
 from isentrope_server.errors import Conflict, PreconditionFailed, Unprocessable
 from isentrope_server.store import access, controls, runs, streams
 from isentrope_server.store.access import Principal
@@ -74,7 +74,9 @@ def request_control(
     for another document."""
     key = request.idempotency_key
     repeated = (
-        None if key is None else controls.by_idempotency_key(transaction.connection, run.key, key)
+        None
+        if key is None
+        else controls.find_by_idempotency_key(transaction.connection, run.key, key)
     )
     if repeated is not None and repeated.document != request.control.to_document():
         raise Unprocessable(
@@ -103,7 +105,7 @@ def request_control(
     )
     previous = controls.find(transaction.connection, run.key, request.expected_version)
     if request.expected_version == 0:
-        previous = as_begun(transaction.connection, run, 0, previous)
+        previous = read_as_begun(transaction.connection, run, 0, previous)
     controls.add(transaction.connection, item)
     change = {"old": previous.document if previous else None, "new": item.document}
     subject = f"runs/{run.id}/control/{item.version}"

@@ -164,13 +164,13 @@ def active_control(
         if newest is not None and newest.version == version
         else controls.find(connection, run.key, version)
     )
-    item = as_begun(connection, run, version, known)
+    item = read_as_begun(connection, run, version, known)
     # A version that no probe has seen, or that it refused, is not the one it reports under this
     # number.
     return None if item is None or item.state in (State.PENDING, State.REJECTED) else item
 
 
-def as_begun(
+def read_as_begun(
     connection: Connection, run: Run, version: int, recorded: ControlItem | None
 ) -> ControlItem | None:
     """A version as the newest incarnation that started with it describes it; `recorded`, this

@@ -21,12 +21,12 @@ from isentrope_server.errors import UnknownStream
 from isentrope_server.ingest.limits import OUTCOMES, SeriesLimit, excess
 from isentrope_server.ingest.opening import what_was_other
 from isentrope_server.store import access, rows, runs, streams
-from isentrope_server.store.database import in_a_line, make_together
+from isentrope_server.store.database import make_together, write_in_a_line
 from isentrope_server.store.reports import attachments, records
 from isentrope_server.store.reports.records import Arrival, Refused
 from isentrope_server.store.rows import Layout
 from isentrope_server.store.streams import PushState, Stream
-from isentrope_server.store.tables import LARGEST_INTEGER, without_nul
+from isentrope_server.store.tables import LARGEST_INTEGER, strip_nul
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.codec import decode_payload, payload_hash
 from isentrope_wire.errors import CodecError
@@ -61,7 +61,7 @@ def sort_out(records: Iterable[Record]) -> Sorted:
         try:
             result.arrivals.append(_read(record))
         except _Unusable as error:
-            outcomes_of = _with_outcomes(error.payload)
+            outcomes_of = _keep_outcomes(error.payload)
             result.refused.append(
                 Refused(record=record, code=error.code, message=str(error), outcomes_of=outcomes_of)
             )
@@ -134,9 +134,9 @@ def _read(record: Record) -> Arrival:
         # No text column stores NUL.
         message = replace(
             message,
-            scalars={without_nul(name): value for name, value in message.scalars.items()},
+            scalars={strip_nul(name): value for name, value in message.scalars.items()},
             histograms=tuple(
-                replace(histogram, name=without_nul(histogram.name))
+                replace(histogram, name=strip_nul(histogram.name))
                 for histogram in message.histograms
             ),
         )
@@ -147,7 +147,7 @@ def _read(record: Record) -> Arrival:
     )
 
 
-def _with_outcomes(message: Payload | None) -> StepReport | RunFinished | None:
+def _keep_outcomes(message: Payload | None) -> StepReport | RunFinished | None:
     """A refused message whose control outcomes can be stored: how a control ended must not be
     lost."""
     if not isinstance(message, StepReport | RunFinished) or len(message.outcomes) > OUTCOMES.most:
@@ -343,7 +343,7 @@ def _alert_of_two_trainers(
     """Where an incarnation goes on reporting beside a newer one, as after a queue's double
     start. `recorded_at`: by the server's clock, when the older one closed its newest step."""
     newer, older = (
-        streams.of_incarnation(connection, state.stream.run_key, state.overtaken_by)[0],
+        streams.streams_of_incarnation(connection, state.stream.run_key, state.overtaken_by)[0],
         state.stream,
     )
     # By the server's clock, too: `started_at` is by the trainer's.
@@ -380,7 +380,7 @@ def unstorable(alone: Sorted, error: DataError) -> Sorted:
     """A single record that the database refuses, to be quarantined."""
     return Sorted(
         refused=[
-            Refused(record=_record(arrival), code="unstorable", message=in_a_line(error))
+            Refused(record=_record(arrival), code="unstorable", message=write_in_a_line(error))
             for arrival in alone.arrivals
         ]
     )

@@ -221,7 +221,7 @@ class SeriesLimit:
             )
             kept.append(
                 replace(
-                    arrival, message=message if is_reported else self._with_alert(message, dropped)
+                    arrival, message=message if is_reported else self._add_alert(message, dropped)
                 )
             )
             is_reported = True
@@ -253,7 +253,7 @@ class SeriesLimit:
         known.update(others[:room])
         return set(others[room:])
 
-    def _with_alert(
+    def _add_alert(
         self, report: reports.StepReport, dropped: Collection[str]
     ) -> reports.StepReport:
         alert = reports.Alert(

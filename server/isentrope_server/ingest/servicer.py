@@ -36,10 +36,10 @@ from isentrope_server.ingest.limits import (
     cut_to_size,
 )
 from isentrope_server.ingest.opening import note_of_taken_id, open_stream
-from isentrope_server.ports import Port, certificate_of, grpc_address, port_refused, without_ipv6
+from isentrope_server.ports import Port, block_ipv6, certificate_of, grpc_address, port_refused
 from isentrope_server.security.gate import abort, principal_of_call
 from isentrope_server.store import runs, streams
-from isentrope_server.store.database import in_a_line
+from isentrope_server.store.database import write_in_a_line
 from isentrope_server.store.writer import Transaction, WriterStopped
 from isentrope_wire import __version__
 from isentrope_wire.codec import from_pb, to_pb
@@ -103,7 +103,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             await abort(
                 context,
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"The database refuses this run: {in_a_line(error)}",
+                f"The database refuses this run: {write_in_a_line(error)}",
             )
         expires_at = None if control is None else control.expires_at
         return pb.HelloReply(
@@ -162,7 +162,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             await abort(
                 context,
                 grpc.StatusCode.UNAVAILABLE,
-                f"The store can't be read now: {in_a_line(error)}",
+                f"The store can't be read now: {write_in_a_line(error)}",
             )
         if stream is None:
             await abort(
@@ -201,7 +201,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             _log.warning(
                 "The database refuses a record of run %s: %s",
                 printable(sender.run_id),
-                in_a_line(error),
+                write_in_a_line(error),
             )
             receipts = [
                 await self._take_in_alone(context, sender, alone)
@@ -272,7 +272,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             await abort(
                 context,
                 grpc.StatusCode.UNAVAILABLE,
-                f"The store can't take records now: {in_a_line(error)}",
+                f"The store can't take records now: {write_in_a_line(error)}",
             )
 
 
@@ -314,7 +314,7 @@ async def start_grpc(
     settings = backend.settings
     address, certificate = grpc_address(settings.host, settings.grpc_port), certificate_of(settings)
     try:
-        with without_ipv6(address):
+        with block_ipv6(address):
             port = (
                 server.add_insecure_port(address)
                 if certificate is None

@@ -118,7 +118,7 @@ def fit_performance(entropies: Floats, rewards: Floats) -> PerformanceFit:
     trend = np.exp(logarithms)
     centre, scale = float(trend.mean()), float(np.ptp(trend))
     x = (trend - centre) / scale
-    design = _with_columns(np.stack([np.ones_like(x), x], axis=1), (measured - trend) / scale)
+    design = _select_columns(np.stack([np.ones_like(x), x], axis=1), (measured - trend) / scale)
     slope, of_scatter = [*regress(design, values, steps_per_block).mean[1:], 0.0][:2]
     # The reward follows this share of the scatter. The rest is an error of x, which the trend has
     # in part.
@@ -220,7 +220,7 @@ def _not_moved(entropies: Floats) -> FitRefused:
     )
 
 
-def _with_columns(design: Floats, *columns: Floats) -> Floats:
+def _select_columns(design: Floats, *columns: Floats) -> Floats:
     """The design with those columns that add something to it."""
     for column in columns:
         wider = np.column_stack([design, column])
@@ -235,7 +235,7 @@ def _p_value(
     """How often chance alone makes these columns, at most two, matter as much as they do; None if
     they add nothing."""
     count = design.shape[1]
-    wider = _with_columns(design, *columns)
+    wider = _select_columns(design, *columns)
     added, degrees = wider.shape[1] - count, len(values) - wider.shape[1]
     if not added:
         return None

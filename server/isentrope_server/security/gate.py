@@ -81,7 +81,7 @@ class Gate:
             await receive()
             await send({"type": "websocket.close", "code": 1008})
             return
-        send = _with_headers(send, sessions.security_headers(self._state.script_hashes))
+        send = _add_headers(send, sessions.security_headers(self._state.script_hashes))
         answer = await self._sign_in(scope, receive) if _is_sign_in(scope) else self._admit(scope)
         if answer is None:
             await self._app(scope, receive, send)
@@ -121,7 +121,7 @@ class Gate:
     def _check_principal(
         self, scope: Scope, headers: Headers, method: str, path: str
     ) -> Response | None:
-        principal = self._tokens.of_authorization(headers.get("authorization", ""))
+        principal = self._tokens.find_by_header(headers.get("authorization", ""))
         is_session = "authorization" not in headers
         if is_session:
             principal = self._signed_in(scope, headers)
@@ -163,11 +163,13 @@ class Gate:
     def _signed_in(self, scope: Scope, headers: Headers) -> Principal | None:
         return self._limited(self._sessions.signed_in(headers, secure=scope["scheme"] == "https"))
 
-    def _by_secret(self, secret: str) -> Principal | None:
-        return self._tokens.of_secret(secret) or self._limited(self._sessions.of_link(secret))
+    def _find_by_secret(self, secret: str) -> Principal | None:
+        return self._tokens.find_by_secret(secret) or self._limited(
+            self._sessions.read_link(secret)
+        )
 
     def _limited(self, known: tuple[str, str | None] | None) -> Principal | None:
-        principal = None if known is None else self._tokens.of_id(known[0])
+        principal = None if known is None else self._tokens.find_by_id(known[0])
         return None if principal is None or known is None else replace(principal, run_id=known[1])
 
     def _log_in(self, scope: Scope, headers: Headers) -> Response | None:
@@ -181,10 +183,10 @@ class Gate:
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             # A link shows one run, so that no more than a click is needed.
             page = sessions.refused_page(sessions.FOREIGN_LOG_IN)
-            if self._limited(self._sessions.of_link(secret)) is not None:
+            if self._limited(self._sessions.read_link(secret)) is not None:
                 page = sessions.link_page()
             return _refusal_of(headers, 403, "foreign_log_in", sessions.FOREIGN_LOG_IN, page)
-        principal = self._by_secret(secret)
+        principal = self._find_by_secret(secret)
         # Who is signed in stays so.
         known = self._signed_in(scope, headers)
         if principal is not None:
@@ -204,7 +206,7 @@ class Gate:
             why = sessions.foreign_origin(headers)
             return _refusal_of(headers, 403, "foreign_log_in", why, sessions.refused_page(why))
         form = dict(parse_qsl((await _read_form(receive)).decode("latin-1")))
-        principal = self._by_secret(form.get("token", "").strip())
+        principal = self._find_by_secret(form.get("token", "").strip())
         if principal is None or not principal.may(TokenScope.READ):
             return _unauthenticated(
                 headers, sessions.WRONG_TOKEN if principal is None else sessions.NO_PAGES
@@ -304,7 +306,7 @@ def _refusal(status: int, code: str, message: str, **details: object) -> Respons
     return JSONResponse(error_body(code, message, details), status_code=status)
 
 
-def _with_headers(send: Send, headers: Sequence[tuple[bytes, bytes]]) -> Send:
+def _add_headers(send: Send, headers: Sequence[tuple[bytes, bytes]]) -> Send:
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message.get("headers", ()), *headers]}
@@ -409,7 +411,7 @@ class GrpcGate(grpc.aio.ServerInterceptor):
     ) -> _Handler | None:
         method = str(handler_call_details.method)
         metadata = dict(handler_call_details.invocation_metadata or ())
-        principal = self._tokens.of_authorization(str(metadata.get("authorization", "")))
+        principal = self._tokens.find_by_header(str(metadata.get("authorization", "")))
         needed = permissions.required_grpc_scope(method)
         if principal is None:
             self._tokens.note_refused(

@@ -246,7 +246,7 @@ class BrowserSessions:
         it opens nothing."""
         return str(self._links.dumps([token_id, run_id]))
 
-    def of_link(self, secret: str) -> tuple[str, str] | None:
+    def read_link(self, secret: str) -> tuple[str, str] | None:
         """The token and the run of a link; None of anything else."""
         try:
             token_id, run_id = self._links.loads(secret)

@@ -56,19 +56,19 @@ class TokenBook:
             self._by_id = {principal.token_id: principal for principal in self._by_hash.values()}
             self._revoked = access.revoked_names(connection)
 
-    def of_secret(self, secret: str) -> Principal | None:
+    def find_by_secret(self, secret: str) -> Principal | None:
         """The active token with this secret. Comparing hashes leaks no timing that helps to guess
         it."""
         return self._used(self._by_hash.get(secret_hash(secret)) if secret else None)
 
-    def of_id(self, token_id: str) -> Principal | None:
+    def find_by_id(self, token_id: str) -> Principal | None:
         """The active token with this id, for a session that was begun with it."""
         return self._used(self._by_id.get(token_id))
 
-    def of_authorization(self, header: str) -> Principal | None:
+    def find_by_header(self, header: str) -> Principal | None:
         """The active token in an `Authorization` header."""
         scheme, _, secret = header.partition(" ")
-        return self.of_secret(secret.strip()) if scheme.lower() == "bearer" else None
+        return self.find_by_secret(secret.strip()) if scheme.lower() == "bearer" else None
 
     async def guessed(self, address: str) -> None:
         """Count a wrong token, and wait before it is answered where its sender has tried many.

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, or_, select, update
 
-from isentrope_server.store.database import as_answer
+from isentrope_server.store.database import build_answer
 from isentrope_server.store.tables import audit, session_key, tokens
 from isentrope_wire.answers import AccessToken, AuditEntry, CreatedToken, Restored, TokenScope
 
@@ -81,7 +81,7 @@ def add_token(
 def all_tokens(connection: Connection) -> list[AccessToken]:
     """Every token, revoked ones too, oldest first."""
     rows = connection.execute(select(tokens).order_by(tokens.c.created_at, tokens.c.id))
-    return [as_answer(AccessToken, row) for row in rows]
+    return [build_answer(AccessToken, row) for row in rows]
 
 
 def active_principals(connection: Connection) -> dict[bytes, Principal]:
@@ -213,4 +213,4 @@ def audit_page(
         )
     if before is not None:
         query = query.where(audit.c.key < before[0])
-    return [as_answer(AuditEntry, row) for row in connection.execute(query)]
+    return [build_answer(AuditEntry, row) for row in connection.execute(query)]

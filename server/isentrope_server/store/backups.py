@@ -15,7 +15,7 @@ from sqlalchemy import URL, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.store.access import DATABASE, RESTORED, record_audit
-from isentrope_server.store.database import Database, in_a_line, newest_version, version_of
+from isentrope_server.store.database import Database, newest_version, version_of, write_in_a_line
 from isentrope_server.store.sqlite_file import DamagedFile, check_sound, connect_existing
 from isentrope_server.store.tables import runs
 from isentrope_wire.errors import IsentropeError
@@ -64,7 +64,7 @@ def restore(backup: Path, database: Path) -> Restored:
             newest = _note_restore(part, backup)
         except SQLAlchemyError as error:
             raise UnusableBackup(
-                f"{backup} can't be used: {in_a_line(error)}. Nothing was changed."
+                f"{backup} can't be used: {write_in_a_line(error)}. Nothing was changed."
             ) from error
         earlier = _set_aside(database)
         part.rename(database)

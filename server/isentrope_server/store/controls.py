@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, select, update
 
-from isentrope_server.store.database import as_answer
+from isentrope_server.store.database import build_answer
 from isentrope_server.store.tables import control_outcomes, controls, runs, streams
 from isentrope_wire.control_answers import RankOutcome, State
 from isentrope_wire.reports import ControlOutcome, OutcomeState
@@ -132,7 +132,7 @@ def newest_applied(connection: Connection, run_key: int) -> ControlItem | None:
     return newest(connection, run_key, controls.c.applied_step.is_not(None))
 
 
-def by_idempotency_key(connection: Connection, run_key: int, key: str) -> ControlItem | None:
+def find_by_idempotency_key(connection: Connection, run_key: int, key: str) -> ControlItem | None:
     return newest(connection, run_key, controls.c.idempotency_key == key)
 
 
@@ -206,7 +206,7 @@ def outcomes(connection: Connection, run_key: int, version: int) -> list[StoredO
         .where(control_outcomes.c.run_key == run_key, control_outcomes.c.version == version)
         .order_by(control_outcomes.c.received_at, streams.c.rank)
     )
-    return [as_answer(StoredOutcome, row) for row in rows]
+    return [build_answer(StoredOutcome, row) for row in rows]
 
 
 def count_by_state(connection: Connection) -> dict[State, int]:

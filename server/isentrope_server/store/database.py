@@ -95,7 +95,7 @@ class Database:
     process has one such connection too; the locks below say what they may do at once."""
 
     def __init__(self, url: str | URL) -> None:
-        parsed = with_driver(make_url(url))
+        parsed = add_driver(make_url(url))
         self.is_shared = parsed.get_backend_name() == POSTGRESQL
         """Whether several servers may use it at the same time."""
         self.file = (
@@ -183,7 +183,7 @@ def is_standby(connection: Connection) -> bool:
     )
 
 
-def with_driver(url: URL) -> URL:
+def add_driver(url: URL) -> URL:
     """The URL with psycopg 3 as the driver where it names PostgreSQL and no driver; `postgres://`
     is accepted, too."""
     return (
@@ -193,7 +193,7 @@ def with_driver(url: URL) -> URL:
     )
 
 
-def in_a_line(error: Exception) -> str:
+def write_in_a_line(error: Exception) -> str:
     """The database's message in one line, without the statement."""
     return printable(str(getattr(error, "orig", None) or error).strip().partition("\n")[0])
 
@@ -204,7 +204,7 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[Mapping[str,
     connection.execute(added.on_conflict_do_nothing(), rows)
 
 
-def as_answer(kind: type[_T], row: Row[*tuple[Any, ...]]) -> _T:
+def build_answer(kind: type[_T], row: Row[*tuple[Any, ...]]) -> _T:
     """The answer that a row is; columns that the answer does not have are left out."""
     return read(kind, {str(name): value for name, value in row._mapping.items()})
 

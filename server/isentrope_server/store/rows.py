@@ -339,7 +339,7 @@ def joined(parts: Sequence[Reports]) -> Reports:
     )
 
 
-def as_row(reports: Reports, *, is_packed: bool) -> dict[str, object]:
+def build_row(reports: Reports, *, is_packed: bool) -> dict[str, object]:
     """The columns of a row but the keys of its run and layout; histograms are deflated where
     `is_packed`."""
     return {

@@ -42,7 +42,7 @@ from isentrope_server.store.tables import (
     runs,
     shown_name,
     streams,
-    without_nul,
+    strip_nul,
 )
 from isentrope_wire.answers import HealthLevel, NameCount, RunCounts, RunDigest, RunSummary, Status
 from isentrope_wire.numbers import read
@@ -279,7 +279,7 @@ def edit(
 
 def _stored_tags(tags: Sequence[str]) -> list[str]:
     """Without repetitions, as text columns return them: PostgreSQL reads no NUL out of JSON."""
-    return list(dict.fromkeys(map(without_nul, tags)))
+    return list(dict.fromkeys(map(strip_nul, tags)))
 
 
 def _described_by(started: RunStarted, now: float) -> dict[str, object]:

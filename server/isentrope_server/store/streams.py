@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 
 from isentrope_server.store.controls import ControlItem, begun_with
-from isentrope_server.store.database import as_answer
+from isentrope_server.store.database import build_answer
 from isentrope_server.store.rows import payload_hashes
 from isentrope_server.store.tables import gaps, quarantine, records, report_layouts, runs, streams
 from isentrope_wire.answers import REFUSED, Gap
@@ -192,7 +192,7 @@ def incarnations(connection: Connection, run_key: int) -> list[Incarnation]:
     return sorted((_incarnation(name, members) for name, members in by_name.items()), key=_age)
 
 
-def of_incarnation(connection: Connection, run_key: int, name: str) -> tuple[Stream, ...]:
+def streams_of_incarnation(connection: Connection, run_key: int, name: str) -> tuple[Stream, ...]:
     """The known streams of an incarnation, by rank; empty where there is no such incarnation."""
     rows = connection.execute(
         _STREAMS.where(streams.c.run_key == run_key, streams.c.incarnation == name).order_by(
@@ -209,7 +209,7 @@ def newest_and(connection: Connection, run_key: int, name: str) -> list[Incarnat
     known = [
         _incarnation(one, list(members))
         for one in names
-        if (members := of_incarnation(connection, run_key, one))
+        if (members := streams_of_incarnation(connection, run_key, one))
     ]
     return sorted(known, key=_age)
 
@@ -429,5 +429,6 @@ def newest_gaps(
     if before is not None:
         wanted = wanted.where(tuple_(either.c.stream_key, either.c.first_seq) < tuple(before))
     return [
-        ((row.stream_key, row.first_seq), as_answer(Gap, row)) for row in connection.execute(wanted)
+        ((row.stream_key, row.first_seq), build_answer(Gap, row))
+        for row in connection.execute(wanted)
     ]

@@ -46,7 +46,7 @@ class Text(TypeDecorator[str]):
     impl: type[sqlalchemy.String] = sqlalchemy.Text
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else without_nul(value)
+        return None if value is None else strip_nul(value)
 
 
 class String(Text):
@@ -69,7 +69,7 @@ def json_text(value: object) -> str:
         return json.dumps(plain_json(value))
 
 
-def without_nul(text: str) -> str:
+def strip_nul(text: str) -> str:
     """The text as a text column returns it."""
     return text.replace("\0", "\ufffd")
 

@@ -380,7 +380,7 @@ def test_a_rank_that_cant_read_its_first_pass_meets_the_others_all_the_same(
     def broken(*_: Any) -> None:
         raise MemoryError("no room for the scores")
 
-    monkeypatch.setattr("isentrope.integrations.trl._of_policy", broken)
+    monkeypatch.setattr("isentrope.integrations.trl._select_policy", broken)
     # The guard raises under pytest, where a person is watching.
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     trainer.train()

@@ -37,7 +37,7 @@ class OneArm(Figure):
 
     def checks(self, results: Results) -> list[Check]:
         return [
-            evidence.at_least(
+            evidence.check_at_least(
                 "above 0", [run.end("entropy/mean") for run in results.runs(self._arm)], 0.0
             )
         ]
@@ -110,7 +110,7 @@ def test_of_many_tests_some_are_significant_by_chance() -> None:
         Check(statement="", holds=True, number="", test="", p=p)
         for p in (0.04, 0.001, None, 0.02, 0.9)
     ]
-    assert evidence.after_correction(checks) == (4, 3, 2)
+    assert evidence.correct_for_many_tests(checks) == (4, 3, 2)
 
 
 def test_a_correlation_is_compared_with_its_bound() -> None:
@@ -141,7 +141,10 @@ def test_every_task_has_as_many_held_out_problems_as_are_planned() -> None:
 def test_controllers_have_targets_and_seeds_of_their_own() -> None:
     plan = Plan(seeds=(0, 1))
     arms = Controllers().arms(plan)
-    assert {run.seed for run in plan.over_seeds(*arms.values())} == {FIRST_SEED, FIRST_SEED + 1}
+    assert {run.seed for run in plan.repeat_over_seeds(*arms.values())} == {
+        FIRST_SEED,
+        FIRST_SEED + 1,
+    }
     steps = arms["hold, 75 %"].training.steps
     assert targets_of("hold, 75 %", steps) == pytest.approx([0.45] * steps)
     annealed = arms["hold, anneal"].control.held

@@ -26,7 +26,12 @@ def test_equal_settings_have_equal_keys() -> None:
     clip = {"method": "clip_v", "mu_low": 1.0, "mu_high": 1.0}
     assert plan.run(clip).key == plan.run(isentrope.Control.from_document(clip)).key
     assert plan.run(loss=LossConfig()).key == plan.run().key
-    keys = {plan.run().key, plan.run(clip).key, plan.run(steps=7).key, plan.run().with_seed(1).key}
+    keys = {
+        plan.run().key,
+        plan.run(clip).key,
+        plan.run(steps=7).key,
+        plan.run().replace_seed(1).key,
+    }
     assert len(keys) == 4
 
 
@@ -40,7 +45,7 @@ def test_a_run_is_named_by_what_is_not_usual() -> None:
         updates_per_batch=4,
     )
     assert (
-        run.without_seed
+        run.name_without_seed
         == "clip_cov ratio=0.1 task.name=jugs loss.clip_high=0.3 updates_per_batch=4"
     )
 

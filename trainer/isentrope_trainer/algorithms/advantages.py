@@ -142,11 +142,13 @@ def process_advantages(
     return torch.where(mask, of_tokens + leave_one_out_advantages(rewards).reshape(-1, 1), 0.0)
 
 
-def _of_rollouts(advantages: Callable[[Tensor], Tensor]) -> Callable[[JudgedRollouts], Tensor]:
+def _spread_over_tokens(
+    advantages: Callable[[Tensor], Tensor],
+) -> Callable[[JudgedRollouts], Tensor]:
     return lambda judged: advantages(judged.rewards).reshape(-1, 1).expand_as(judged.mask)
 
 
-def _over_the_batch(judged: JudgedRollouts) -> Tensor:
+def _center_on_batch(judged: JudgedRollouts) -> Tensor:
     of_tokens = returns(rewards_at_end(judged.rewards, judged.mask), judged.mask, judged.discount)
     return normalised(of_tokens, judged.mask, judged.sum_over_ranks)
 
@@ -170,10 +172,10 @@ def _process(judged: JudgedRollouts) -> Tensor:
 
 
 ADVANTAGES: dict[str, Callable[[JudgedRollouts], Tensor]] = {
-    "group": _of_rollouts(group_advantages),
-    "group_centred": _of_rollouts(centred_advantages),
-    "leave_one_out": _of_rollouts(leave_one_out_advantages),
-    "batch": _over_the_batch,
+    "group": _spread_over_tokens(group_advantages),
+    "group_centred": _spread_over_tokens(centred_advantages),
+    "leave_one_out": _spread_over_tokens(leave_one_out_advantages),
+    "batch": _center_on_batch,
     "gae": lambda judged: normalised(unnormalised_gae(judged), judged.mask, judged.sum_over_ranks),
     "process": _process,
 }

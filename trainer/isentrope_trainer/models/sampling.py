@@ -39,7 +39,7 @@ class Rollouts:
     truncated: Tensor | None = None
     """bool [rollouts]: the length limit cut it; None: not known."""
 
-    def of_prompts(self, indices: Tensor) -> Rollouts:
+    def select_prompts(self, indices: Tensor) -> Rollouts:
         """The rollouts of these prompts (int64 indices), in this order."""
         rows = self.rows_of_prompts(indices)
         return Rollouts(
@@ -66,7 +66,7 @@ class Rollouts:
         return known
 
     def rows_of_prompts(self, indices: Tensor) -> Tensor:
-        """The rows, int64 [len(indices) * group size], that `of_prompts` takes."""
+        """The rows, int64 [len(indices) * group size], that `select_prompts` takes."""
         return (
             indices[:, None] * self.group_size
             + torch.arange(self.group_size, device=indices.device)
@@ -109,9 +109,9 @@ def sample_rollouts(
     tokens, masks, logprobs = [], [], []
     for position in range(max_tokens):
         places = _places(prompt_mask, prompt_of_beginning, position)
-        logits = model(input_ids=next_to_read[:, None], **_with(model, cache), **places).logits[
-            :, -1
-        ]
+        logits = model(
+            input_ids=next_to_read[:, None], **_cache_argument(model, cache), **places
+        ).logits[:, -1]
         distribution = torch.log_softmax(logits.float() / temperature, dim=-1)[beginning_of_row]
         drawn = torch.multinomial(distribution.exp(), 1, generator=generator)
         last_tokens = torch.where(unfinished, drawn[:, 0], pad_id)
@@ -147,11 +147,11 @@ def read_prompts(model: PreTrainedModel, prompts: Tensor, prompt_mask: Tensor) -
     if not prompt_mask.all():
         seen = prompt_mask[:, :-1]
         known = {"attention_mask": seen, "position_ids": positions(seen)}
-    model.base_model(input_ids=prompts[:, :-1], **_with(model, cache), **known)
+    model.base_model(input_ids=prompts[:, :-1], **_cache_argument(model, cache), **known)
     return cache
 
 
-def _with(model: PreTrainedModel, cache: DynamicCache) -> dict[str, DynamicCache]:
+def _cache_argument(model: PreTrainedModel, cache: DynamicCache) -> dict[str, DynamicCache]:
     """From transformers 5.24 on the argument has another name."""
     return {
         "cache"

@@ -112,7 +112,7 @@ class Task(ABC):
         """The generators of problems; they take turns."""
 
     @abstractmethod
-    def in_words(self, entry: Mapping[str, Any]) -> str:
+    def problem_words(self, entry: Mapping[str, Any]) -> str:
         """The problem in words of the vocabulary, apart by one space."""
 
     @abstractmethod
@@ -138,9 +138,9 @@ class Task(ABC):
             self._next_held_out, self._next_held_out + _MOST_DRAWS_WITHOUT_A_NEW_ONE
         ):
             entry = self._entry(number)
-            if is_held_out(self.key(entry)) and self.in_words(entry) not in self._held_out:
+            if is_held_out(self.key(entry)) and self.problem_words(entry) not in self._held_out:
                 self._next_held_out = number + 1
-                self._held_out[self.in_words(entry)] = self._problem(entry)
+                self._held_out[self.problem_words(entry)] = self._problem(entry)
                 return
         raise ConfigurationError(
             f"The task has no more than {len(self._held_out)} held-out problems; evaluate on fewer."
@@ -148,7 +148,9 @@ class Task(ABC):
 
     def _problem(self, entry: Mapping[str, Any]) -> Problem:
         return Problem(
-            self.in_words(entry) if self._config.wording == "words" else entry["question"].strip(),
+            self.problem_words(entry)
+            if self._config.wording == "words"
+            else entry["question"].strip(),
             entry,
         )
 

@@ -48,13 +48,13 @@ class ChainSum(Task):
             )
         ]
 
-    def in_words(self, entry: Mapping[str, Any]) -> str:
+    def problem_words(self, entry: Mapping[str, Any]) -> str:
         return _prompt(
             entry["metadata"]["expression"].replace("+ ", "+").replace("- ", "-").split()
         )
 
     def key(self, entry: Mapping[str, Any]) -> str:
-        return self.in_words(entry)
+        return self.problem_words(entry)
 
     def read(self, text: str) -> str | None:
         if self._config.wording == "question":

@@ -66,7 +66,7 @@ class Countdown(Task):
             )
         ]
 
-    def in_words(self, entry: Mapping[str, Any]) -> str:
+    def problem_words(self, entry: Mapping[str, Any]) -> str:
         return numbers_to_target(entry["metadata"]["numbers"], entry["metadata"]["target"])
 
     def key(self, entry: Mapping[str, Any]) -> str:

@@ -54,7 +54,7 @@ class Jugs(Task):
             for level in LEVELS
         ]
 
-    def in_words(self, entry: Mapping[str, Any]) -> str:
+    def problem_words(self, entry: Mapping[str, Any]) -> str:
         puzzle = entry["metadata"]["puzzle"]
         return numbers_to_target(puzzle["jug_capacities"], puzzle["target"])
 
@@ -96,9 +96,7 @@ def _walk(capacities: list[int], target: int, generator: random.Random) -> list[
     seen = {state}
     while len(walk) < MOST_MOVES and target not in state:
         choices = [
-            (move, after)
-            for move in MOVES
-            if (after := _after(move, state, capacities)) not in seen
+            (move, after) for move in MOVES if (after := _move(move, state, capacities)) not in seen
         ]
         if not choices:
             break
@@ -108,7 +106,7 @@ def _walk(capacities: list[int], target: int, generator: random.Random) -> list[
     return walk
 
 
-def _after(move: str, state: _State, capacities: list[int]) -> _State:
+def _move(move: str, state: _State, capacities: list[int]) -> _State:
     holds = list(state)
     if "->" in move:
         source, goal = (JUGS.index(jug) for jug in move.split("->"))

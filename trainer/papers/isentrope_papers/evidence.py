@@ -42,7 +42,7 @@ def higher(
     one-sided."""
     differences = np.asarray(left, dtype=float) - np.asarray(right, dtype=float)
     number = f"{spread(left)} against {spread(right, unit)}"
-    return _on_mean(statement, differences, number, "paired t-test of the difference", reason)
+    return _test_mean(statement, differences, number, "paired t-test of the difference", reason)
 
 
 def ends_above(
@@ -61,11 +61,11 @@ def ends_above(
     )
 
 
-def at_least(
+def check_at_least(
     statement: str, values: Sequence[float], bound: float, *, unit: str = "", reason: str = ""
 ) -> Check:
     """The values, one a seed, lie above a bound: a t-test, one-sided."""
-    return _on_mean(
+    return _test_mean(
         statement,
         np.asarray(values, dtype=float) - bound,
         spread(values, unit),
@@ -74,11 +74,11 @@ def at_least(
     )
 
 
-def at_most(
+def check_at_most(
     statement: str, values: Sequence[float], bound: float, *, unit: str = "", reason: str = ""
 ) -> Check:
-    """The values lie below a bound; see `at_least`."""
-    return _on_mean(
+    """The values lie below a bound; see `check_at_least`."""
+    return _test_mean(
         statement,
         bound - np.asarray(values, dtype=float),
         spread(values, unit),
@@ -129,7 +129,7 @@ def correlated(
     NaN, and a t-test of Fisher's z over seeds against a bound that r must exceed."""
     coefficients = [pearson(*pair) for pair in pairs]
     transformed = np.arctanh(np.clip(coefficients, -0.999999, 0.999999)) - math.atanh(bound)
-    return _on_mean(
+    return _test_mean(
         statement,
         transformed,
         f"r = {spread(coefficients)}",
@@ -148,7 +148,9 @@ def pearson(left: ArrayLike, right: ArrayLike) -> float:
     return float(np.corrcoef(pair)[0, 1])
 
 
-def _on_mean(statement: str, differences: np.ndarray, number: str, test: str, reason: str) -> Check:
+def _test_mean(
+    statement: str, differences: np.ndarray, number: str, test: str, reason: str
+) -> Check:
     mean = float(np.mean(differences))
     if len(differences) < 2:
         return Check(
@@ -182,7 +184,7 @@ def _tested(
     )
 
 
-def after_correction(checks: Sequence[Check]) -> tuple[int, int, int]:
+def correct_for_many_tests(checks: Sequence[Check]) -> tuple[int, int, int]:
     """Tests over seeds, those significant at LEVEL, and those that still are when the share of
     false ones among them is held at LEVEL (Benjamini and Hochberg)."""
     p_values = [check.p for check in checks if check.p is not None and math.isfinite(check.p)]

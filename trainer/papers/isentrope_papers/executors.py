@@ -132,7 +132,7 @@ class RayCluster:
                     # Of an error of the run, the cause is the RunFailed; else the worker or its
                     # node is gone.
                     yield Outcome(
-                        settings, None, str(getattr(error, "cause", None) or _in_words(error))
+                        settings, None, str(getattr(error, "cause", None) or _describe_error(error))
                     )
         finally:
             for reference in waiting:
@@ -145,9 +145,9 @@ def make_or_fail(settings: RunSettings) -> dict[str, bytes]:
     try:
         return make_run(settings)
     except (Exception, SystemExit) as error:  # noqa: BLE001  (raised again, in words)
-        raise RunFailed(_in_words(error)) from None
+        raise RunFailed(_describe_error(error)) from None
 
 
-def _in_words(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

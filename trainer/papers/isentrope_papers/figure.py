@@ -87,15 +87,17 @@ class Results:
 
     def has(self, arm: RunSettings) -> bool:
         """Whether any seed of an arm was finished."""
-        return any(settings.key in self.made for settings in self.plan.over_seeds(arm))
+        return any(settings.key in self.made for settings in self.plan.repeat_over_seeds(arm))
 
     def runs(self, arm: RunSettings) -> list[Run]:
         """The arm's finished runs, by seed; RunsMissing: there is none."""
-        wanted = [settings.key for settings in self.plan.over_seeds(arm)]
+        wanted = [settings.key for settings in self.plan.repeat_over_seeds(arm)]
         found = [self.made[key] for key in wanted if key in self.made]
         if not found:
             raise RunsMissing(
-                "; ".join(self.failures.get(key, f"{arm.without_seed}: not run") for key in wanted)
+                "; ".join(
+                    self.failures.get(key, f"{arm.name_without_seed}: not run") for key in wanted
+                )
             )
         return found
 
@@ -106,11 +108,13 @@ def paired(
     """A number of each run of two arms, by the seeds that both have, so that their difference is
     the arms'.
     RunsMissing: no seed was finished in both."""
-    of_left, of_right = zip(*by_seed((left, right), value), strict=True)
+    of_left, of_right = zip(*group_by_seed((left, right), value), strict=True)
     return [*of_left], [*of_right]
 
 
-def by_seed(arms: Iterable[Sequence[Run]], value: Callable[[Run], Value]) -> list[list[Value]]:
+def group_by_seed(
+    arms: Iterable[Sequence[Run]], value: Callable[[Run], Value]
+) -> list[list[Value]]:
     """[seeds][arms]: a value of each run, of the seeds that all arms have; RunsMissing: no seed was
     finished in all."""
     of_arms = [{run.seed: run for run in runs} for runs in arms]
@@ -154,7 +158,7 @@ class Figure(ABC):
         return {}
 
     def runs(self, plan: Plan) -> list[RunSettings]:
-        return plan.over_seeds(*self.arms(plan).values())
+        return plan.repeat_over_seeds(*self.arms(plan).values())
 
     def finished(self, results: Results) -> dict[str, list[Run]]:
         """Label -> the arm's finished runs; RunsMissing: an arm has none, or, where `partial`, all

@@ -64,14 +64,14 @@ def record(folder: Path, config: TrainingConfig) -> Recording:
             version=0, control=start, author="trainer", requested_at=began
         ),
     )
-    return Recording(run, tuple(pushed), tuple(map(_without_delivery, _reports(transport))))
+    return Recording(run, tuple(pushed), tuple(map(_drop_delivery, _reports(transport))))
 
 
 def _reports(transport: InMemoryTransport) -> list[StepReport]:
     return [message for message in transport.messages if isinstance(message, StepReport)]
 
 
-def _without_delivery(report: StepReport) -> StepReport:
+def _drop_delivery(report: StepReport) -> StepReport:
     """How reports are delivered is a matter of the replay."""
     scalars = {
         name: value for name, value in report.scalars.items() if name != PROBE_DROPPED_REPORTS

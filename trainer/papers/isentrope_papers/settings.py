@@ -86,7 +86,7 @@ class RunSettings:
         """What the weights that it begins with are made of."""
         return self.training.task, self.policy, self.warm_start
 
-    def with_seed(self, seed: int) -> RunSettings:
+    def replace_seed(self, seed: int) -> RunSettings:
         own = dataclasses.replace(self.training, seed=self.first_seed + seed)
         return dataclasses.replace(self, training=own)
 
@@ -116,10 +116,10 @@ class RunSettings:
         )
 
     def __str__(self) -> str:
-        return f"{self.without_seed} seed {self.seed}"
+        return f"{self.name_without_seed} seed {self.seed}"
 
     @property
-    def without_seed(self) -> str:
+    def name_without_seed(self) -> str:
         """A name for people, without what is as usual."""
         document = self.control.to_document()
         words = [str(self.control.method) if self.control.hold is None else "hold"]
@@ -201,7 +201,7 @@ class Plan:
         first_seed: int = 0,
         **training: Any,
     ) -> RunSettings:
-        """Settings of a run, made of the base with other fields of `TrainingConfig`; `over_seeds`
+        """Settings of a run, made of the base with other fields of `TrainingConfig`; `repeat_over_seeds`
         sets the seed.
 
         The control, or its document, is active from the first step on. By default the model has the
@@ -239,6 +239,6 @@ class Plan:
             run, training=dataclasses.replace(usual, **training), threads=2, language_model=True
         )
 
-    def over_seeds(self, *arms: RunSettings) -> list[RunSettings]:
+    def repeat_over_seeds(self, *arms: RunSettings) -> list[RunSettings]:
         """Each of these settings with every seed of the plan."""
-        return [arm.with_seed(seed) for arm in arms for seed in self.seeds]
+        return [arm.replace_seed(seed) for arm in arms for seed in self.seeds]

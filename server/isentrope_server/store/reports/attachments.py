@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from isentrope_server.store import removal, streams, tables
-from isentrope_server.store.database import as_answer
+from isentrope_server.store.database import build_answer
 from isentrope_server.store.reports import series
 from isentrope_server.store.reports.series import StepRange
 from isentrope_server.store.streams import Stream, Timeline
@@ -141,7 +141,7 @@ def newest_alerts(
         newest = query.order_by(alerts.c.position.desc(), alerts.c.number.desc()).limit(limit)
         rows = connection.execute(newest).all()
         found += [
-            ((row.position, row.number), as_answer(Alert, row))
+            ((row.position, row.number), build_answer(Alert, row))
             for row in rows
             if (row.position, row.number >= _MOST_IN_A_REPORT) in shown
         ]
@@ -162,7 +162,7 @@ def acknowledge(
         connection.execute(of_nobody.values(acknowledged_by=by, acknowledged_at=now)).rowcount > 0
     )
     row = connection.execute(select(alerts, _ALERT_ID).where(*this)).one_or_none()
-    return None if row is None else as_answer(Alert, row), is_first
+    return None if row is None else build_answer(Alert, row), is_first
 
 
 def _shown(connection: Connection, run_key: int) -> set[tuple[int, bool]]:
@@ -222,7 +222,7 @@ def due_notices(
             run_key=row.run_key,
             run_id=row.run_id,
             run_name=row.run_name,
-            alert=as_answer(Alert, row),
+            alert=build_answer(Alert, row),
         )
         for row in connection.execute(query.limit(limit))
     ]
@@ -325,7 +325,7 @@ def top_tokens(
     shown = _shown_rows(connection, driving_tokens, run_key, step=step, last=last)[-steps:]
     packed, around = (
         _packed(connection, driving_tokens, run_key, shown),
-        _around(connection, run_key, shown),
+        _read_surroundings(connection, run_key, shown),
     )
     return [
         TopTokens(step=at, items=list(codec.decode_tokens(packed[position])), **around[position])
@@ -339,7 +339,7 @@ def rollouts_of(connection: Connection, run_key: int, step: int | None) -> Rollo
     shown = _shown_rows(connection, rollouts, run_key, step=step)[-1:]
     packed, around = (
         _packed(connection, rollouts, run_key, shown),
-        _around(connection, run_key, shown),
+        _read_surroundings(connection, run_key, shown),
     )
     for at, position in shown:
         return Rollouts(
@@ -366,7 +366,7 @@ def steps_with_prompts(
     return also_in
 
 
-def _around(
+def _read_surroundings(
     connection: Connection, run_key: int, shown: Sequence[tuple[int, int]]
 ) -> dict[int, dict[str, Any]]:
     """What answers about tokens say of their whole step, by position: `score_std`, `lowering` and

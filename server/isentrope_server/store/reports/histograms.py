@@ -29,7 +29,7 @@ class _Counts(NamedTuple):
     not_finite: int
 
 
-def of_report(reports: Reports, row: int) -> list[ScoreHistogram]:
+def histograms_of_report(reports: Reports, row: int) -> list[ScoreHistogram]:
     """The histograms of one report, by name."""
     found = [
         (place.name, _counts(reports.steps, some, row))

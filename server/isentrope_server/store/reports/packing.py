@@ -117,7 +117,7 @@ def join_next(
     return JoinedRow(
         run_key=stream.run_key,
         layout=whole.layout,
-        columns=rows.as_row(whole, is_packed=True),
+        columns=rows.build_row(whole, is_packed=True),
         replaces=positions,
         replaced_layouts=frozenset(row.layout_key for row in some),
     )

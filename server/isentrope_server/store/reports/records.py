@@ -78,11 +78,11 @@ def append(
     `clock_ahead` is the sender's, in seconds."""
     positions = [after_position + 1 + index for index in range(len(arrivals))]
     placed = list(zip(positions, arrivals, strict=True))
-    reports = _in_rows(stream_key, [one for one in placed if one[1].packed is not None], now)
+    reports = _join_rows(stream_key, [one for one in placed if one[1].packed is not None], now)
     layouts = {one.layout for one in reports}
     keys = {**known_layouts, **rows.intern(connection, run_key, layouts - known_layouts.keys())}
     stored = [
-        {**rows.as_row(one, is_packed=False), "layout_key": keys[one.layout]} for one in reports
+        {**rows.build_row(one, is_packed=False), "layout_key": keys[one.layout]} for one in reports
     ]
     for position, arrival in placed:
         if arrival.packed is None:
@@ -111,7 +111,7 @@ def append(
     return positions
 
 
-def _in_rows(stream_key: int, placed: Sequence[tuple[int, Arrival]], now: float) -> list[Reports]:
+def _join_rows(stream_key: int, placed: Sequence[tuple[int, Arrival]], now: float) -> list[Reports]:
     """Join reports, with their positions, to as few rows as they fit into."""
     parts = [
         _alike(stream_key, layout, list(neighbours), now)

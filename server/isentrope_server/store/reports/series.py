@@ -146,7 +146,7 @@ def _parts(
         )
         held = words != MISSING
         part = _Part(stream_keys, positions, steps, words.view("<f8"))
-        parts[name] = part if held.all() else _at(part, held)
+        parts[name] = part if held.all() else _select_steps(part, held)
     return parts
 
 
@@ -167,7 +167,7 @@ def _slice(
     return func.substr(scalars, place * size + 1, size, type_=records.c.scalars.type)
 
 
-def _at(part: _Part, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> _Part:
+def _select_steps(part: _Part, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> _Part:
     return _Part(
         part.stream_keys[chosen], part.positions[chosen], part.steps[chosen], part.values[chosen]
     )
@@ -194,7 +194,7 @@ def _joined(parts: Sequence[_Part]) -> _Part:
         np.concatenate([empty.view(np.float64), *(part.values for part in parts)]),
     )
     # Rows of different layouts alternate.
-    return _at(whole, np.argsort(whole.positions, kind="stable"))
+    return _select_steps(whole, np.argsort(whole.positions, kind="stable"))
 
 
 def names(connection: Connection, run_key: int) -> frozenset[str]:

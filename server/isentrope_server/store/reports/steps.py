@@ -62,7 +62,7 @@ def find(connection: Connection, run_key: int, step: int) -> StepReport | None:
     for other, at in (*before, (reports, row)):
         scalars |= other.scalars_of(at)
         labels |= other.labels_of(at)
-        drawn |= {one.name: one for one in histograms.of_report(other, at)}
+        drawn |= {one.name: one for one in histograms.histograms_of_report(other, at)}
     stream = next(s for i in incarnations for s in i.streams if s.key == reports.stream_key)
     return StepReport(
         step=step,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from isentrope_papers.beyond.hold import EARLY_NATS
 from isentrope_papers.drawing import Picture, course, panels
-from isentrope_papers.evidence import at_least, higher
+from isentrope_papers.evidence import check_at_least, higher
 from isentrope_papers.figure import Check, Figure, Results, Row, paired
 from isentrope_papers.runs import Run
 from isentrope_papers.settings import Plan, RunSettings
@@ -189,7 +189,7 @@ class Controllers(Figure):
                 rewards = paired(held, others, lambda run: run.end(REWARD_MEAN, LAST_STEPS))
                 gaps = [mine - theirs for mine, theirs in zip(*rewards, strict=True)]
                 checks.append(
-                    at_least(
+                    check_at_least(
                         f"{name}: the hold's reward is not 0.02 below that under {peer}",
                         gaps,
                         -0.02,

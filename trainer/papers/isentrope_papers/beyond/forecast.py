@@ -137,7 +137,9 @@ class Forecasts(Figure):
         picture, axes = panels(1, len(self.horizons), height=2.8)
         for panel, horizon in zip(axes, self.horizons, strict=True):
             for index, kind in enumerate((True, False)):
-                found = [one for run, one in self._at(results, horizon) if falls(run) == kind]
+                found = [
+                    one for run, one in self._scores_at(results, horizon) if falls(run) == kind
+                ]
                 unchanged, errors = (
                     [one.nothing_changes for one in found],
                     [one.error for one in found],
@@ -148,7 +150,10 @@ class Forecasts(Figure):
             end = max(
                 [
                     0.05,
-                    *(max(one.nothing_changes, one.error) for _, one in self._at(results, horizon)),
+                    *(
+                        max(one.nothing_changes, one.error)
+                        for _, one in self._scores_at(results, horizon)
+                    ),
                 ]
             )
             panel.plot([0, end], [0, end], color="#888888", linewidth=0.8)
@@ -172,7 +177,7 @@ class Forecasts(Figure):
     def checks(self, results: Results) -> list[Check]:
         checks = []
         for horizon in self.horizons:
-            found = self._at(results, horizon)
+            found = self._scores_at(results, horizon)
             for kind, words, most in (
                 (True, "in runs that fall", 0.5),
                 (False, "in the others", 1.0),
@@ -203,7 +208,7 @@ class Forecasts(Figure):
             )
         return checks
 
-    def _at(self, results: Results, horizon: int) -> list[tuple[Run, Score]]:
+    def _scores_at(self, results: Results, horizon: int) -> list[tuple[Run, Score]]:
         runs = [run for runs in self.finished(results).values() for run in runs]
         found = [(run, scores(run).get(horizon)) for run in runs]
         return [(run, one) for run, one in found if one is not None]

@@ -8,7 +8,7 @@ import numpy as np
 
 from isentrope_papers.drawing import Picture, course, panels
 from isentrope_papers.dynamics.clipping import clipping
-from isentrope_papers.evidence import at_most, higher
+from isentrope_papers.evidence import check_at_most, higher
 from isentrope_papers.figure import Check, Figure, Results, Row, paired
 from isentrope_papers.runs import Run
 from isentrope_papers.settings import Plan, RunSettings
@@ -129,7 +129,7 @@ class Hold(Figure):
                 [deviation(run, share) for run in found[name(share)]] for name in (_hold, _adaptive)
             )
             checks.append(
-                at_most(
+                check_at_most(
                     f"{_hold(share)}: the mean deviation is below 10 % of the target",
                     held,
                     CLOSE,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from isentrope_papers.drawing import Picture, averaged, look, panels
-from isentrope_papers.evidence import at_least, at_most, higher, pearson
+from isentrope_papers.evidence import check_at_least, check_at_most, higher, pearson
 from isentrope_papers.figure import Check, Figure, Results
 from isentrope_papers.fresh import FRESH_CHANGE
 from isentrope_papers.runs import Run
@@ -57,17 +57,17 @@ class Quality(NamedTuple):
 
 def judged(run: Run, metric: str) -> np.ndarray:
     """The steps that are judged."""
-    return of_judged(run.series(metric))
+    return correlate_judged(run.series(metric))
 
 
-def of_judged(values: np.ndarray) -> np.ndarray:
+def correlate_judged(values: np.ndarray) -> np.ndarray:
     return values[int(LEARNING * len(values)) :]
 
 
 def theory(run: Run) -> np.ndarray:
     """What the theory says of each step's change, but for a gain: the unit prediction as the
     optimiser adds it up, times H."""
-    return of_judged(
+    return correlate_judged(
         averaged(run.series(metrics.ENTROPY_UNIT_PREDICTED_CHANGE))
         * run.series(metrics.ENTROPY_MEAN)
     )
@@ -200,20 +200,20 @@ class Prediction(Figure):
         coverages = [one.fresh_coverage for one in by_seed]
         return [
             *checks,
-            at_least(
+            check_at_least(
                 "r with the fresh change is at least 0.8, mean of all settings",
                 [q.fresh for q in by_seed],
                 0.8,
             ),
-            at_least(
+            check_at_least(
                 "what came is at least 0.8 of what was predicted",
                 [q.fresh_ratio for q in by_seed],
                 0.8,
             ),
-            at_most("and at most 1.25", [q.fresh_ratio for q in by_seed], 1.25),
-            at_least("the interval holds in at least 87 %", coverages, LOWEST_COVERAGE),
-            at_most("and in at most 93 %", coverages, HIGHEST_COVERAGE),
-            at_least("the unseen changes add up to at least 0.9 of the course", sums, 0.9),
-            at_most("and to at most 1.1", sums, 1.1),
+            check_at_most("and at most 1.25", [q.fresh_ratio for q in by_seed], 1.25),
+            check_at_least("the interval holds in at least 87 %", coverages, LOWEST_COVERAGE),
+            check_at_most("and in at most 93 %", coverages, HIGHEST_COVERAGE),
+            check_at_least("the unseen changes add up to at least 0.9 of the course", sums, 0.9),
+            check_at_most("and to at most 1.1", sums, 1.1),
             higher("those of own tokens add up to more", own, sums),
         ]

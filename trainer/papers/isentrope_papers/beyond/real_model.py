@@ -16,7 +16,7 @@ from isentrope_papers.beyond.prediction import judged, theory
 from isentrope_papers.drawing import Picture, courses, panels
 from isentrope_papers.dynamics.clipping import clipping
 from isentrope_papers.dynamics.methods import METHODS
-from isentrope_papers.evidence import at_most, correlated, higher
+from isentrope_papers.evidence import check_at_most, correlated, higher
 from isentrope_papers.figure import Check, Figure, Results, paired
 from isentrope_papers.runs import Run
 from isentrope_papers.settings import Plan, RunSettings
@@ -111,7 +111,9 @@ class LanguageModel(Figure):
             plain = found[BASELINE]
             lowest = [alarm(run).lowest for run in plain]
             checks.append(
-                at_most(f"{BASELINE}: at most a tenth of the early entropy is left", lowest, 0.1)
+                check_at_most(
+                    f"{BASELINE}: at most a tenth of the early entropy is left", lowest, 0.1
+                )
             )
             for words, predicted in (
                 ("theory's prediction", theory),

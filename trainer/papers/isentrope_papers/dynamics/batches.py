@@ -17,7 +17,7 @@ from isentrope_papers.drawing import (
     smoothed,
 )
 from isentrope_papers.dynamics.clipping import clipping
-from isentrope_papers.evidence import at_least, correlated, ends_above, higher
+from isentrope_papers.evidence import check_at_least, correlated, ends_above, higher
 from isentrope_papers.figure import Check, Figure, Results, Row, paired
 from isentrope_papers.runs import Run, Series
 from isentrope_papers.settings import Plan, RunSettings
@@ -33,7 +33,7 @@ def _size(run: Run, metric: str) -> float:
     return float(np.nanmean(np.abs(run.series(metric))))
 
 
-def _within(run: Run) -> float:
+def _share_within(run: Run) -> float:
     """Share of the steps whose mean S_c lies within two standard errors of 0."""
     return float(np.nanmean(np.abs(run.series(metrics.SCORE_SELF_CHECK_Z)) < USUAL_Z))
 
@@ -84,7 +84,7 @@ class Centring(_OnPolicy):
         return {
             "size_of_mean_discriminator": _size(run, metrics.SCORE_DISCRIMINATOR_MEAN),
             "size_of_mean_centred": _size(run, metrics.SCORE_VOCAB_CENTERED_MEAN),
-            "share_of_steps_within_2_standard_errors": _within(run),
+            "share_of_steps_within_2_standard_errors": _share_within(run),
         }
 
     def checks(self, results: Results) -> list[Check]:
@@ -98,9 +98,9 @@ class Centring(_OnPolicy):
                     unit="nats (the second times ten)",
                     reason="With few tokens a batch the mean of S_c scatters about 0 by its standard error.",
                 ),
-                at_least(
+                check_at_least(
                     f"{label}: mean S_c lies within 2 standard errors of 0 in nine of ten steps",
-                    [_within(run) for run in runs],
+                    [_share_within(run) for run in runs],
                     0.9,
                     unit="of the steps",
                     reason=TOO_SMALL,
@@ -188,7 +188,7 @@ class BatchCovariance(_OnPolicy):
     def checks(self, results: Results) -> list[Check]:
         found = self.finished(results)
         return [
-            at_least(
+            check_at_least(
                 "GRPO: −Cov_B is negative in most steps",
                 [float(np.mean(pushed(run) < 0)) for run in found[GRPO]],
                 0.5,
@@ -257,16 +257,16 @@ class OffPolicy(Figure):
         return {
             "entropy_start": run.start(metrics.ENTROPY_MEAN),
             "entropy_end": run.end(metrics.ENTROPY_MEAN),
-            "share_of_updates_within_2_standard_errors": _within(run),
+            "share_of_updates_within_2_standard_errors": _share_within(run),
             "mean_covariance": run.mean(metrics.COVARIANCE_ADVANTAGE_SCORE),
         }
 
     def checks(self, results: Results) -> list[Check]:
         runs, clipped = self.finished(results).values()
         return [
-            at_least(
+            check_at_least(
                 "mean r S_c lies within 2 standard errors of 0 in nine of ten updates",
-                [_within(run) for run in runs],
+                [_share_within(run) for run in runs],
                 0.9,
                 unit="of the updates",
                 reason=TOO_SMALL,

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from isentrope_papers.drawing import Picture, against, courses, panels
-from isentrope_papers.evidence import at_most, ends_above, trend
-from isentrope_papers.figure import Check, Figure, Results, Row, by_seed, paired
+from isentrope_papers.evidence import check_at_most, ends_above, trend
+from isentrope_papers.figure import Check, Figure, Results, Row, group_by_seed, paired
 from isentrope_papers.runs import Run
 from isentrope_papers.settings import Plan, RunSettings
 from isentrope_trainer.settings import SIZES
@@ -43,7 +43,7 @@ class Thresholds(Figure):
             for mu in THRESHOLDS
         }
 
-    def _of_thresholds(self, results: Results) -> dict[str, dict[float, list[Run]]]:
+    def _group_by_threshold(self, results: Results) -> dict[str, dict[float, list[Run]]]:
         found = self.finished(results)
         return {
             label: {mu: found[f"{label} µ = {mu:g}"] for mu in THRESHOLDS}
@@ -53,7 +53,7 @@ class Thresholds(Figure):
     def draw(self, results: Results) -> Picture:
         baseline = self.finished(results)[BASELINE]
         picture, axes = panels(2, 2)
-        for column, (label, of_thresholds) in enumerate(self._of_thresholds(results).items()):
+        for column, (label, of_thresholds) in enumerate(self._group_by_threshold(results).items()):
             shown = {BASELINE: baseline} | {
                 f"µ = {mu:g}": runs for mu, runs in of_thresholds.items()
             }
@@ -88,7 +88,7 @@ class Thresholds(Figure):
                 "entropy_end": run.end(ENTROPY_MEAN),
                 "reward_end": run.end(REWARD_MEAN),
             }
-            for label, of_thresholds in self._of_thresholds(results).items()
+            for label, of_thresholds in self._group_by_threshold(results).items()
             for mu, runs in of_thresholds.items()
             for run in runs
         ]
@@ -98,14 +98,14 @@ class Thresholds(Figure):
         reason = (
             "Beyond some threshold hardly a token is clipped, and the runs differ by chance alone."
         )
-        for label, of_thresholds in self._of_thresholds(results).items():
-            fractions = by_seed(of_thresholds.values(), lambda run: run.mean(CLIP_FRACTION))
-            ends = by_seed(of_thresholds.values(), lambda run: run.end(ENTROPY_MEAN))
+        for label, of_thresholds in self._group_by_threshold(results).items():
+            fractions = group_by_seed(of_thresholds.values(), lambda run: run.mean(CLIP_FRACTION))
+            ends = group_by_seed(of_thresholds.values(), lambda run: run.end(ENTROPY_MEAN))
             checks += [
                 trend(f"{label}: fewer tokens are clipped as µ grows", THRESHOLDS, fractions, rising=False, unit="of tokens", reason=reason),
                 trend(f"{label}: less entropy remains as µ grows", THRESHOLDS, ends, rising=False, unit="nats", reason=reason),
                 ends_above(f"{label} at µ = 1 ends above {BASELINE}", of_thresholds[1.0], baseline),
-                at_most(
+                check_at_most(
                     f"{label} at µ = 1 clips less than a quarter of the tokens",
                     [run.mean(CLIP_FRACTION) for run in of_thresholds[1.0]],
                     0.25,
@@ -179,7 +179,7 @@ class Models(Figure):
                     *pair,
                     reason="The difference is large, but so is its scatter over seeds.",
                 ),
-                at_most(
+                check_at_most(
                     f"{size}: Clip_V's gradient norm has no larger spikes (99 % quantile over median, ratio below 1.25)",
                     [one / other for one, other in zip(clipped, plain, strict=True)],
                     1.25,

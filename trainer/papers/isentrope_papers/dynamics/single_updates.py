@@ -12,7 +12,7 @@ from torch import Tensor
 
 import isentrope
 from isentrope_papers.drawing import Picture, look, panels, points
-from isentrope_papers.evidence import at_least, correlated, pearson, spread
+from isentrope_papers.evidence import check_at_least, correlated, pearson, spread
 from isentrope_papers.figure import Check, Figure, Results, Row
 from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_policy
 from isentrope_trainer.settings import PolicyConfig, TaskConfig
@@ -96,7 +96,7 @@ def network(seed: int) -> Network:
     predicted, observed, of_logits = [], [], []
     for count, place in enumerate(picked):
         row, column, advantage = int(rows[place]), int(columns[place]), (1.0, -1.0)[count % 2]
-        one = rollouts.of_prompts(torch.tensor([row // rollouts.group_size]))
+        one = rollouts.select_prompts(torch.tensor([row // rollouts.group_size]))
         inside = row % rollouts.group_size
 
         logits = policy.read(one).logits[inside, column]
@@ -226,7 +226,7 @@ class SingleUpdates(Figure):
             float(np.mean(np.sign(one.predicted) == np.sign(one.observed))) for one in found
         ]
         checks.append(
-            at_least(
+            check_at_least(
                 "network: the sign is that of −A S_c in three of four updates",
                 agreement,
                 0.75,

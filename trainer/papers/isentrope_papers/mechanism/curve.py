@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from isentrope_papers.drawing import Picture, against, look, panels, points
-from isentrope_papers.evidence import at_least, correlated, higher, trend
-from isentrope_papers.figure import Check, Figure, Results, Row, by_seed
+from isentrope_papers.evidence import check_at_least, correlated, higher, trend
+from isentrope_papers.figure import Check, Figure, Results, Row, group_by_seed
 from isentrope_papers.runs import Run, Series
 from isentrope_papers.settings import Plan, RunSettings
 from isentrope_trainer.settings import ALGORITHMS, SIZES, TASKS, TaskConfig
@@ -163,14 +163,14 @@ class Fit(Figure):
             curves = [curve_of(run) for run in runs]
             errors = [forecast(run)[1:] for run in runs]
             checks += [
-                at_least(
+                check_at_least(
                     f"{label}: the curve explains most of the reward",
                     [curve.r_squared for curve in curves],
                     0.8,
                     unit="R²",
                     reason="Held-out rewards are means of few answers, and their noise is not the curve's.",
                 ),
-                at_least(f"{label}: a is above 0", [curve.a for curve in curves], 0.0),
+                check_at_least(f"{label}: a is above 0", [curve.a for curve in curves], 0.0),
                 higher(
                     f"{label}: the forecast errs less than the last value carried on",
                     [carried for _, carried in errors],
@@ -236,19 +236,19 @@ class AlgorithmsShareACurve(Figure):
         }
 
     def checks(self, results: Results) -> list[Check]:
-        of_seeds = by_seed(self.finished(results).values(), lambda run: run)
+        of_seeds = group_by_seed(self.finished(results).values(), lambda run: run)
         pooled = [fitted(*_points(runs)).r_squared for runs in of_seeds]
         apart = [_apart(runs) for runs in of_seeds]
         reason = "Another advantage reaches the same entropy with other answers here, where runs are short and noisy."
         return [
-            at_least(
+            check_at_least(
                 "one curve through all the algorithms of a seed explains most of their rewards",
                 pooled,
                 0.8,
                 unit="R²",
                 reason=reason,
             ),
-            at_least(
+            check_at_least(
                 "and hardly less than a curve for each",
                 [one - each for one, each in zip(pooled, apart, strict=True)],
                 -0.1,
@@ -322,8 +322,8 @@ class Sizes(Figure):
         runs, sizes = self.finished(results).values(), list(self._curves(results))
         logarithms = np.log(sizes)
         slopes, ceilings = (
-            by_seed(runs, lambda run: curve_of(run).a),
-            by_seed(runs, lambda run: curve_of(run).ceiling),
+            group_by_seed(runs, lambda run: curve_of(run).a),
+            group_by_seed(runs, lambda run: curve_of(run).ceiling),
         )
         reason = "Each size has a warm start of its own, and its share of right answers moves the curve more than the size."
         return [

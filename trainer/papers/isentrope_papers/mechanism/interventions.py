@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from isentrope_papers.drawing import Picture, against, courses, panels
 from isentrope_papers.evidence import ends_above, higher, trend
-from isentrope_papers.figure import Check, Figure, Results, by_seed, paired
+from isentrope_papers.figure import Check, Figure, Results, group_by_seed, paired
 from isentrope_papers.runs import Run
 from isentrope_papers.settings import Plan, RunSettings
 from isentrope_trainer.settings import LossConfig
@@ -77,7 +77,7 @@ class Regularisers(Figure):
 
         def ends(kind: str, values: tuple[float, ...], metric: str) -> list[list[float]]:
             """[seeds][values]."""
-            return by_seed(
+            return group_by_seed(
                 [found[f"{kind} {value:g}"] for value in values], lambda run: run.end(metric)
             )
 
@@ -230,7 +230,7 @@ class CovarianceKnobs(Figure):
             trend(
                 f"{knob}: the larger, the more entropy is kept",
                 values,
-                by_seed(
+                group_by_seed(
                     [found[_label(knob, value)] for value in values],
                     lambda run: run.end(ENTROPY_MEAN),
                 ),

@@ -18,7 +18,7 @@ from isentrope_papers.drawing import (
     points,
     smoothed,
 )
-from isentrope_papers.evidence import at_least, at_most, correlated, higher, pearson
+from isentrope_papers.evidence import check_at_least, check_at_most, correlated, higher, pearson
 from isentrope_papers.figure import Check, Figure, Results
 from isentrope_papers.runs import Run, Series
 from isentrope_papers.settings import Plan, RunSettings
@@ -116,7 +116,7 @@ class Consumption(_OfPlainRuns):
         runs = self.plain(results)
         shorter = "These runs end long before the entropy is used up, so that less of the whole lies at their beginning."
         early = [
-            at_least(
+            check_at_least(
                 f"more than half of the {label.split()[0]} is {label.split()[1]} in the first third",
                 [share_at(run, metric, THIRD) for run in runs],
                 0.5,
@@ -125,7 +125,7 @@ class Consumption(_OfPlainRuns):
             )
             for label, metric in METRICS.items()
         ]
-        most = at_least(
+        most = check_at_least(
             "nine tenths of the entropy is lost in the first third",
             [share_at(run, ENTROPY_MEAN, THIRD) for run in runs],
             0.9,
@@ -177,7 +177,7 @@ class TopShares(_OfPlainRuns):
 
     def checks(self, results: Results) -> list[Check]:
         return [
-            at_least(
+            check_at_least(
                 f"the top {share} % have more than {times} times the mean of all",
                 [
                     run.mean(SHARES[share]) / abs(run.mean(SHARES[100]))
@@ -256,7 +256,7 @@ class CovarianceMovesEntropy(_OfPlainRuns):
         ]
         return [
             *alike,
-            at_least(
+            check_at_least(
                 "the covariance is above 0 in most steps",
                 [_share_above_0(run) for run in runs],
                 0.5,
@@ -362,7 +362,7 @@ class Theorems(_OfPlainRuns):
     def checks(self, results: Results) -> list[Check]:
         runs = self.plain(results)
         exact = [
-            at_most(
+            check_at_most(
                 f"{theorem}: single updates with a step of {STEP:g} are as predicted",
                 [_error(table_of_updates(seed)[name]) for seed in results.plan.seeds],
                 0.01,
@@ -374,7 +374,7 @@ class Theorems(_OfPlainRuns):
         second = [correlation(run, COVARIANCE_ADVANTAGE_LOGPROB) for run in runs]
         return [
             *exact,
-            at_least(
+            check_at_least(
                 "in training Theorem 1's covariance goes with the decrease",
                 first,
                 0.3,
