@@ -41,7 +41,8 @@ there."""
 def main(extras: list[str]) -> None:
     if sys.version_info < (3, 11):  # noqa: UP036  (the one file that an older Python reads)
         sys.exit(
-            f"Isentrope needs Python 3.11 or newer, this is {sys.version.split()[0]}. Set PYTHON=python3.11."
+            f"Isentrope needs Python 3.11 or newer, this is {sys.version.split()[0]}. Set"
+            " PYTHON=python3.11."
         )
     if not (BIN / "python").exists():
         subprocess.run([sys.executable, "-m", "venv", str(ROOT / ".venv")], check=True)
@@ -108,9 +109,11 @@ def install_torch(uv: str, torch: str, environment: dict[str, str]) -> None:
         run([*install, "--torch-backend", "auto"], environment)
     except subprocess.CalledProcessError:
         sys.exit(
-            f"This machine has no GPU, its package index has {torch} with CUDA (some 2.5 GB) only, and the CPU build at "
-            "https://download.pytorch.org/whl/cpu can't be installed. Name another index with TORCH_INDEX=URL, or a folder "
-            "with the wheel with PIP_FIND_LINKS=FOLDER. If CUDA is what you want: TORCH_INDEX=https://pypi.org/simple."
+            f"This machine has no GPU, its package index has {torch} with CUDA (some 2.5 GB) only,"
+            " and the CPU build at https://download.pytorch.org/whl/cpu can't be installed. Name"
+            " another index with TORCH_INDEX=URL, or a folder with the wheel with"
+            " PIP_FIND_LINKS=FOLDER. If CUDA is what you want:"
+            " TORCH_INDEX=https://pypi.org/simple."
         )
 
 
@@ -159,9 +162,14 @@ def run(
 ) -> str:
     """Run it; its output is shown, or returned. Raises CalledProcessError where it fails."""
     done = subprocess.run(
-        command, env=environment, input=stdin, text=True, stdout=subprocess.PIPE if capture else None,
-        stderr=subprocess.STDOUT if "--dry-run" in command else None, check=True,
-    )  # fmt: skip
+        command,
+        env=environment,
+        input=stdin,
+        text=True,
+        stdout=subprocess.PIPE if capture else None,
+        stderr=subprocess.STDOUT if "--dry-run" in command else None,
+        check=True,
+    )
     return done.stdout if capture else ""
 
 

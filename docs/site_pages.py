@@ -27,7 +27,11 @@ _COLUMNS = 84
 def lay_out(folder: Path) -> None:
     """Write all pages, and what they link to, into a folder that is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
-    waiting = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(path for path in (ROOT / "docs").rglob("*") if path.is_file())]
+    waiting = [
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        *(path for path in (ROOT / "docs").rglob("*") if path.is_file()),
+    ]
     done: set[Path] = set()
     while waiting:
         path = waiting.pop()
@@ -39,14 +43,20 @@ def lay_out(folder: Path) -> None:
         if path.suffix == ".md":
             text = path.read_text(encoding="utf-8")
             page.write_text(page_of(path, text), encoding="utf-8")
-            waiting += [linked for link in _LINK.findall(text) if (linked := _linked(path, link)).is_file()]
+            waiting += [
+                linked for link in _LINK.findall(text) if (linked := _linked(path, link)).is_file()
+            ]
         else:
             shutil.copy(path, page)
 
 
 def site_path(path: Path) -> str:
     """Where the site has a file of the repository."""
-    return "index.md" if path == ROOT / "README.md" else str(path.relative_to(ROOT)).removeprefix("docs/")
+    return (
+        "index.md"
+        if path == ROOT / "README.md"
+        else str(path.relative_to(ROOT)).removeprefix("docs/")
+    )
 
 
 def page_of(path: Path, text: str) -> str:
@@ -54,7 +64,11 @@ def page_of(path: Path, text: str) -> str:
 
     def in_the_site(link: re.Match[str]) -> str:
         linked = _linked(path, link[0])
-        return relpath(site_path(linked), Path(site_path(path)).parent) if linked.is_file() else link[0]
+        return (
+            relpath(site_path(linked), Path(site_path(path)).parent)
+            if linked.is_file()
+            else link[0]
+        )
 
     # "```python control": the second word is for the test that runs the example.
     text = _FENCE.sub(r"\1", _LINK.sub(in_the_site, text))
@@ -68,8 +82,12 @@ def _linked(path: Path, link: str) -> Path:
     return Path(normpath(path.parent / link))
 
 
-def _help_of(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[str]:
-    context = command.make_context(name, [], parent, resilient_parsing=True, terminal_width=_COLUMNS)
+def _help_of(
+    command: click.Command, name: str, parent: click.Context | None = None
+) -> Iterator[str]:
+    context = command.make_context(
+        name, [], parent, resilient_parsing=True, terminal_width=_COLUMNS
+    )
     yield f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n"
     if isinstance(command, click.Group):
         for own_name in command.list_commands(context):

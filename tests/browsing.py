@@ -48,7 +48,8 @@ def _path() -> str:
     path = next((found for name in CHROMIUM_NAMES if (found := shutil.which(name))), None)
     if path is None:
         pytest.fail(
-            f"Browser tests need one of {', '.join(CHROMIUM_NAMES)} on the PATH; deselect them with -m 'not browser'."
+            f"Browser tests need one of {', '.join(CHROMIUM_NAMES)} on the PATH; deselect them with"
+            " -m 'not browser'."
         )
     return path
 

@@ -69,7 +69,8 @@ def main(folder: Path) -> None:
             pages["dark"].screenshot(path=folder / f"{name}-dark.png")
     for path in sorted(folder.glob("*.png")):
         print(
-            f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}  {os.path.getsize(path):,} bytes"
+            f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path} "
+            f" {os.path.getsize(path):,} bytes"
         )
 
 

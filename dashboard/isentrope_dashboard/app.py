@@ -131,7 +131,10 @@ def report_failure(error: Exception) -> None:
     if not isinstance(error, ApiError):
         log_first(error)
         title, what = "The dashboard failed", type(error).__name__
-        message = f"{what}: this page may be out of date. Details are in the server's log; reload to continue."
+        message = (
+            f"{what}: this page may be out of date. Details are in the server's log; reload to"
+            " continue."
+        )
     elif error.status == 401:
         return  # the page says so by itself
     shown = {

@@ -110,8 +110,8 @@ def resume(
     try:
         if memory.control.has_begun:
             raise CheckpointError(
-                "load_state_dict must be called before the first gate, log or step of a new probe; this one is at "
-                f"step {memory.control.next_step}."
+                "load_state_dict must be called before the first gate, log or step of a new probe;"
+                f" this one is at step {memory.control.next_step}."
             )
         if state:
             own = _checked(state)
@@ -129,7 +129,8 @@ def resume(
     if messages[0].state is None:
         where = "" if len(messages) == 1 else " on rank 0, which counts for all"
         logger.warning(
-            "There is no probe state to continue from%s: calibration, alerts and control (%s) are those of a new run.",
+            "There is no probe state to continue from%s: calibration, alerts and control (%s) are"
+            " those of a new run.",
             where,
             memory.control.active.control.method,
         )
@@ -146,14 +147,14 @@ def _checked(document: Any) -> _State:
         if isinstance(document, Mapping):
             shown = f"an object of {', '.join(sorted(map(str, document)))[:200] or 'nothing'}"
         raise CheckpointError(
-            f"load_state_dict takes what probe.state_dict() gave, got {shown}. "
-            "Pass that part of the checkpoint, or leave it out and let the calibration start afresh."
+            f"load_state_dict takes what probe.state_dict() gave, got {shown}. Pass that part of"
+            " the checkpoint, or leave it out and let the calibration start afresh."
         )
     if document.get("layout") != LAYOUT:
         raise CheckpointError(
-            f"The probe's state has layout {document.get('layout')!r} (written by isentrope {document.get('version')}); "
-            f"this isentrope {__version__} reads layout {LAYOUT}. Upgrade isentrope, or leave the state out and let the "
-            "calibration start afresh."
+            f"The probe's state has layout {document.get('layout')!r} (written by isentrope"
+            f" {document.get('version')}); this isentrope {__version__} reads layout {LAYOUT}."
+            " Upgrade isentrope, or leave the state out and let the calibration start afresh."
         )
     try:
         state = read_exactly(_State, dict(document))
@@ -161,9 +162,9 @@ def _checked(document: Any) -> _State:
         snapshot = _snapshot(state)
     except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(
-            f"The probe's state can't be read: {type(error).__name__}: {error}. The file is damaged, was changed, or was "
-            "written by another version of isentrope: use an earlier checkpoint, or leave the state out and let the "
-            "calibration start afresh."
+            f"The probe's state can't be read: {type(error).__name__}: {error}. The file is"
+            " damaged, was changed, or was written by another version of isentrope: use an earlier"
+            " checkpoint, or leave the state out and let the calibration start afresh."
         ) from error
     if snapshot.control.capability not in CAPABILITIES:
         raise CheckpointError(
@@ -179,8 +180,9 @@ def _restore(memory: Memory, shared: _State, own: _State) -> None:
         # Versions count within a run. Version 0 of this one is what it has announced: that must be
         # active, and the first version pushed must not look old.
         logger.warning(
-            "The probe's state is of run %s, this is run %s: it continues with what was learnt, under its own control (%s). "
-            "Give it run_id=%r to continue that run under the checkpoint's.",
+            "The probe's state is of run %s, this is run %s: it continues with what was learnt,"
+            " under its own control (%s). Give it run_id=%r to continue that run under the"
+            " checkpoint's.",
             *(
                 shared.run_id,
                 memory.config.run_id,

@@ -76,7 +76,8 @@ class ProbeConfig:
                 raise ConfigurationError(f"{name} must be text, got {getattr(self, name)!r}.")
         if len(self.project) > NAME_CHARACTERS:
             raise ConfigurationError(
-                f"project must be a name of at most {NAME_CHARACTERS} characters, got {len(self.project)} of them."
+                f"project must be a name of at most {NAME_CHARACTERS} characters, got"
+                f" {len(self.project)} of them."
             )
         if not self.name or len(self.name) > 200:
             raise ConfigurationError(f"name must have 1 to 200 characters, got {len(self.name)}.")
@@ -85,7 +86,8 @@ class ProbeConfig:
         object.__setattr__(self, "run_id", self.run_id or _new_run_id(self.name))
         if not _RUN_ID.fullmatch(self.run_id):
             raise ConfigurationError(
-                f"run_id may hold letters, digits, '.', '_' and '-' (at most 100), got {self.run_id!r}."
+                "run_id may hold letters, digits, '.', '_' and '-' (at most 100), got"
+                f" {self.run_id!r}."
             )
         if not 0 <= self.rank < self.world_size:
             raise ConfigurationError(
@@ -138,8 +140,9 @@ class ProbeConfig:
         )
         if world_size > 1 and not run_id and rank_and_world_size is None:
             raise ConfigurationError(
-                f"All {world_size} ranks must report under one run id. Call torch.distributed.init_process_group before "
-                "building the probe; or set ISENTROPE_RUN_ID for the whole job, or pass run_id=."
+                f"All {world_size} ranks must report under one run id. Call"
+                " torch.distributed.init_process_group before building the probe; or set"
+                " ISENTROPE_RUN_ID for the whole job, or pass run_id=."
             )
         return cls(
             name=name or os.environ.get("ISENTROPE_NAME") or DEFAULT_NAME,
@@ -171,8 +174,8 @@ def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
         )
     if len(tags) > TAGS or max(map(len, tags), default=0) > TAG_CHARACTERS:
         raise ConfigurationError(
-            f"tags may be {TAGS} words of {TAG_CHARACTERS} characters each, got {len(tags)}, the longest of "
-            f"{max(map(len, tags))}. What is longer belongs into config."
+            f"tags may be {TAGS} words of {TAG_CHARACTERS} characters each, got {len(tags)}, the"
+            f" longest of {max(map(len, tags))}. What is longer belongs into config."
         )
     return tuple(tags)
 

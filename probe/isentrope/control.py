@@ -132,8 +132,8 @@ class ControlState:
                 return None
             known.append(_request_of(requested))
             message = (
-                f"Version {version} is another control here: the server's count restarted, as after its database was "
-                "restored. Push it again."
+                f"Version {version} is another control here: the server's count restarted, as after"
+                " its database was restored. Push it again."
             )
             return self._rejected(version, VERSION_TAKEN, message, now)
         self._decided[version] = [_request_of(requested)]
@@ -143,8 +143,8 @@ class ControlState:
         if requested.expires_at is not None and now > requested.expires_at:
             late_seconds = now - requested.expires_at
             message = (
-                f"The change reached the start of a step {late_seconds:.1f} s after it expired. Push it again if it is still "
-                "wanted."
+                f"The change reached the start of a step {late_seconds:.1f} s after it expired."
+                " Push it again if it is still wanted."
             )
             return _outcome(version, OutcomeState.EXPIRED, now, TIME_TO_LIVE_OVER, message)
         if requested.unreadable:

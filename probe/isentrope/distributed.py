@@ -240,7 +240,10 @@ def _log_a_long_wait(size: int) -> Iterator[None]:
         SLOW_START_SECONDS,
         logger.warning,
         (
-            "Waiting for all %d ranks to build their probe: every rank of the process group must, not rank 0 alone.",
+            (
+                "Waiting for all %d ranks to build their probe: every rank of the process group"
+                " must, not rank 0 alone."
+            ),
             size,
         ),
     )

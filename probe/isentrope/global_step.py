@@ -109,9 +109,11 @@ def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
     # than all else here.
     added = parts[0] if len(parts) == 1 else [sum(column) for column in zip(*parts, strict=True)]
     return GlobalStep(
-        sums=LAYOUT.read(gated, added, sum(bool(header.took_part) for header in headers))
-        if gated
-        else None,
+        sums=(
+            LAYOUT.read(gated, added, sum(bool(header.took_part) for header in headers))
+            if gated
+            else None
+        ),
         failures=int(sum(header.failures for header in headers)),
         failed_ranks=sum(not header.took_part for header in headers),
         steps=tuple(sorted({int(header.step) for header in headers if header.took_part})),

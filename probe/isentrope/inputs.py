@@ -51,9 +51,9 @@ def check_scored(scores: TokenScores, vocabulary: int | None, *, first: bool) ->
         lowest, highest = (int(bound) for bound in torch.aminmax(ids))
         if lowest < 0 or highest >= vocabulary:
             raise InputError(
-                f"token_ids must lie in [0, {vocabulary}) for a vocabulary of {vocabulary} tokens, got "
-                f"{lowest if lowest < 0 else highest}. Replace padding ids (such as -100) by any real id and leave them out "
-                "with the mask."
+                f"token_ids must lie in [0, {vocabulary}) for a vocabulary of {vocabulary} tokens,"
+                f" got {lowest if lowest < 0 else highest}. Replace padding ids (such as -100) by"
+                " any real id and leave them out with the mask."
             )
     if first:
         if isinstance(scores.temperature, Tensor) and scores.temperature.device.type != "cpu":
@@ -83,8 +83,9 @@ def check_first_values(scores: TokenScores, mask: Tensor | None = None) -> None:
     )
     if broken and (mask is not None or broken == rows):
         raise InputError(
-            f"logits must hold numbers or -inf: {broken} of {int(rows)} rows hold NaN or +Inf, or mask the whole "
-            "vocabulary. Look at the model's forward pass, and leave padding out with the mask."
+            f"logits must hold numbers or -inf: {broken} of {int(rows)} rows hold NaN or +Inf, or"
+            " mask the whole vocabulary. Look at the model's forward pass, and leave padding out"
+            " with the mask."
         )
 
 
@@ -95,8 +96,8 @@ def check_first_mask(mask: Tensor | None) -> None:
         odd = mask[(mask != 0) & (mask != 1)]
         if odd.numel():
             raise InputError(
-                f"mask says which tokens count: True or False, or 0 and 1; got {odd[0].item():g}. Weights of tokens belong "
-                "into the loss, whose gradient the probe reads."
+                f"mask says which tokens count: True or False, or 0 and 1; got {odd[0].item():g}."
+                " Weights of tokens belong into the loss, whose gradient the probe reads."
             )
 
 
@@ -106,9 +107,9 @@ def not_finite_advantages(advantages: Tensor, mask: Tensor) -> str:
     if not broken:
         return ""
     return (
-        f"{broken} of {int(mask.sum())} advantages are NaN or infinite where the mask counts them. Such tokens are left out "
-        "of what is measured (token/not_finite), but not out of the loss: are the rewards of a group all alike, and "
-        "divided by their spread?"
+        f"{broken} of {int(mask.sum())} advantages are NaN or infinite where the mask counts them."
+        " Such tokens are left out of what is measured (token/not_finite), but not out of the"
+        " loss: are the rewards of a group all alike, and divided by their spread?"
     )
 
 
@@ -147,7 +148,8 @@ def broadcast_advantages(
         )
     per_sequence = f" or one per sequence [{logprobs.shape[0]}]" if logprobs.dim() == 2 else ""
     raise InputError(
-        f"advantages must be one per token {list(logprobs.shape)}{per_sequence}, got {list(advantages.shape)}."
+        f"advantages must be one per token {list(logprobs.shape)}{per_sequence}, got"
+        f" {list(advantages.shape)}."
     )
 
 
@@ -165,7 +167,8 @@ def first_pass_parts(
     parts = [scores] if isinstance(scores, TokenScores) else scores
     if not isinstance(parts, Sequence) or not all(isinstance(part, TokenScores) for part in parts):
         raise InputError(
-            f"first_pass takes TokenScores, such as probe.score gives, or a list of them; got {scores!r}."
+            "first_pass takes TokenScores, such as probe.score gives, or a list of them; got"
+            f" {scores!r}."
         )
     if mask is None:
         masks: Sequence[Tensor | None] = [None] * len(parts)
@@ -195,7 +198,8 @@ def matching(name: str, tensor: Tensor, logprobs: Tensor) -> Tensor:
 def _check_device(name: str, tensor: Tensor, logprobs: Tensor) -> None:
     if tensor.device != logprobs.device:
         raise InputError(
-            f"{name} are on {tensor.device}, the scores on {logprobs.device}. Move one to the other."
+            f"{name} are on {tensor.device}, the scores on {logprobs.device}. Move one to the"
+            " other."
         )
 
 
@@ -224,15 +228,15 @@ def group_ids_of(
         return None
     if logprobs.dim() != 2:
         raise InputError(
-            f"groups needs one row per sequence, [batch, tokens], got scores of shape {list(logprobs.shape)}. "
-            "Leave it out where sequences are packed."
+            "groups needs one row per sequence, [batch, tokens], got scores of shape"
+            f" {list(logprobs.shape)}. Leave it out where sequences are packed."
         )
     rows = logprobs.shape[0]
     if isinstance(groups, int) and not isinstance(groups, bool):
         if groups < 1 or rows % groups:
             raise InputError(
-                f"groups must divide the {rows} rows of this call, got {groups}. Where a group is spread over calls or "
-                "ranks, pass a number per sequence."
+                f"groups must divide the {rows} rows of this call, got {groups}. Where a group is"
+                " spread over calls or ranks, pass a number per sequence."
             )
         # Below 0, where no number given lies, and never the same twice in a step.
         first = -1 - (rank << 36) - first_position
@@ -243,7 +247,8 @@ def group_ids_of(
         or groups.shape not in ((rows,), (rows, 1))
     ):
         raise InputError(
-            f"groups must be a whole number per sequence [{rows}], or the size of a group; got {groups!r}."
+            f"groups must be a whole number per sequence [{rows}], or the size of a group; got"
+            f" {groups!r}."
         )
     _check_device("groups", groups, logprobs)
     return (groups.detach().reshape(-1).long() & _LARGEST_GROUP_ID).double()
@@ -260,7 +265,8 @@ def loggable(name: str, value: float | Tensor) -> float | Tensor:
             raise InputError(f"{name} must be a real number, got a tensor of {value.dtype}.")
         if value.numel() != 1:
             raise InputError(
-                f"{name} must be one number, got a tensor of shape {list(value.shape)}. Log its mean, say."
+                f"{name} must be one number, got a tensor of shape {list(value.shape)}. Log its"
+                " mean, say."
             )
         return _local_part(name, value.detach()).clone()
     try:
@@ -288,7 +294,8 @@ def _local_part(name: str, value: Tensor) -> Tensor:
         return value
     if not all(placement.is_replicate() for placement in placements):
         raise InputError(
-            f"{name} lies spread over ranks: {placements}. Call its full_tensor() on every rank and log what it gives."
+            f"{name} lies spread over ranks: {placements}. Call its full_tensor() on every rank and"
+            " log what it gives."
         )
     local: Tensor = value.to_local()  # type: ignore[attr-defined]
     return local
@@ -302,7 +309,8 @@ def step_number(step: SupportsIndex) -> int:
         number = -1
     if not 0 <= number < 2**63:
         raise InputError(
-            f"step must be a whole number from 0 on, got {step!r}. Pass the count of optimiser updates."
+            f"step must be a whole number from 0 on, got {step!r}. Pass the count of optimiser"
+            " updates."
         )
     return number
 

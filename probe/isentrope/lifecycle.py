@@ -90,8 +90,8 @@ def begin_run(
         config = configure()
         if config.mode == "disabled" and initial.hold is not None:
             raise ConfigurationError(
-                "hold is decided from the numbers of the reports, and mode disabled builds none. Use mode offline or online, "
-                "or leave hold out."
+                "hold is decided from the numbers of the reports, and mode disabled builds none."
+                " Use mode offline or online, or leave hold out."
             )
         shown_config = jsonable(
             run_config, hides_secrets=switched_on("ISENTROPE_REDACT", by_default=True)
@@ -113,8 +113,8 @@ def begin_run(
     _check_agreement(settings)
     if config.world_size > ranks.size:
         logger.warning(
-            "torch.distributed was not initialised when the probe was built: each of the %d ranks reports its own tokens "
-            "only, and applies a new control by itself.",
+            "torch.distributed was not initialised when the probe was built: each of the %d ranks"
+            " reports its own tokens only, and applies a new control by itself.",
             config.world_size,
         )
     config, now = replace(config, run_id=settings[0].run_id), time.time()
@@ -172,11 +172,13 @@ def _checked(control: object) -> Control:
     control = Control() if control is None else control
     if not isinstance(control, Control):
         raise ConfigurationError(
-            f"control must be an isentrope.Control, such as Control(method='clip_v', mu_low=1), got {control!r}."
+            "control must be an isentrope.Control, such as Control(method='clip_v', mu_low=1), got"
+            f" {control!r}."
         )
     if control.capability not in CAPABILITIES:
         raise ConfigurationError(
-            f"This probe can apply {', '.join(CAPABILITIES)}; the control needs {control.capability}."
+            f"This probe can apply {', '.join(CAPABILITIES)}; the control needs"
+            f" {control.capability}."
         )
     return control
 
@@ -194,7 +196,8 @@ def _check_agreement(settings: Sequence[_RankSettings]) -> None:
         ):
             if got != expected:
                 raise ConfigurationError(
-                    f"All ranks must be given the same {name}: rank 0 has {expected}, rank {rank} has {got}."
+                    f"All ranks must be given the same {name}: rank 0 has {expected}, rank {rank}"
+                    f" has {got}."
                 )
 
 

@@ -163,8 +163,9 @@ class Probe:
         def configure() -> ProbeConfig:
             if not counts and (ranks is None or ranks.rank == 0):
                 raise ConfigurationError(
-                    "counts=False is for a rank whose tokens another rank counts, got it on rank 0, which reports the steps. Pass "
-                    "it on the other ranks that hold the same tokens."
+                    "counts=False is for a rank whose tokens another rank counts, got it on rank 0,"
+                    " which reports the steps. Pass it on the other ranks that hold the same"
+                    " tokens."
                 )
             return ProbeConfig.read_environment(
                 name=name,
@@ -264,8 +265,9 @@ class Probe:
     def __repr__(self) -> str:
         about = self.config
         return (
-            f"Probe(run_id={about.run_id!r}, project={about.project!r}, mode={about.mode!r}, rank={about.rank}, "
-            f"step={self._control.last_step}, control={str(self.control.method)!r})"
+            f"Probe(run_id={about.run_id!r}, project={about.project!r}, mode={about.mode!r},"
+            f" rank={about.rank}, step={self._control.last_step},"
+            f" control={str(self.control.method)!r})"
         )
 
     @property
@@ -907,21 +909,23 @@ class Probe:
         if self._scores_to_gate and not batches and not self._ledger.overflowed:
             self._warn_once(
                 "gate",
-                f"Step {step} was scored, but nothing was passed to probe.gate: it is not measured, and no control acts. "
-                "Take the log-probs of the loss from probe.gate(scores, advantages, mask).",
+                f"Step {step} was scored, but nothing was passed to probe.gate: it is not measured,"
+                " and no control acts. Take the log-probs of the loss from probe.gate(scores,"
+                " advantages, mask).",
             )
         if any(batch.passed_by for batch in batches):
             self._warn_once(
                 "passed_by",
-                f"In step {step} a method was active, but the loss was computed from log-probs that did not pass "
-                "probe.gate: it acts on nothing. Compute the loss from the tensor that gate returns.",
+                f"In step {step} a method was active, but the loss was computed from log-probs that"
+                " did not pass probe.gate: it acts on nothing. Compute the loss from the tensor"
+                " that gate returns.",
             )
         last = self._control.last_step
         if not self._end.finished and last is not None and step <= last:
             self._warn_once(
                 "step",
-                f"Step {step} was closed after step {last}: pass the count of optimiser updates, which rises. Both reports "
-                "are stored, and charts show one for each number.",
+                f"Step {step} was closed after step {last}: pass the count of optimiser updates,"
+                " which rises. Both reports are stored, and charts show one for each number.",
             )
 
     def _warn_once(self, about: str, message: str) -> None:
@@ -1034,10 +1038,10 @@ class Probe:
         if inactive:
             self._warn_once(
                 "forked",
-                f"This process ({os.getpid()}) was forked from the one that built the Probe "
-                f"({self._process}), which alone reports: what is logged, gated and stepped here is "
-                "not reported, and no control acts on it. Build the Probe in the process that "
-                "trains.",
+                f"This process ({os.getpid()}) was forked from the one that built the Probe"
+                f" ({self._process}), which alone reports: what is logged, gated and stepped here"
+                " is not reported, and no control acts on it. Build the Probe in the process that"
+                " trains.",
             )
         elif self._end.finished:
             self._warn_once(

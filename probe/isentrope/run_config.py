@@ -27,7 +27,10 @@ _MOST_ELEMENTS = 1000
 _MOST_BITS = 10_000
 """Python refuses to write longer integers as text."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_TOO_DEEP = f"config may nest objects and lists {JSON_NESTING} deep, got more. Leave out what is no setting."
+_TOO_DEEP = (
+    f"config may nest objects and lists {JSON_NESTING} deep, got more. Leave out what is no"
+    " setting."
+)
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SECRET = re.compile(
@@ -77,8 +80,8 @@ def jsonable(config: object, *, hides_secrets: bool = True) -> dict[str, object]
     if len(text) > CONFIG_CHARACTERS:
         largest = max(result, key=lambda name: len(_compact(result[name])))
         raise ConfigurationError(
-            f"config may have {CONFIG_CHARACTERS} characters as JSON, got {len(text)}, most of them in {largest!r}. "
-            "Leave out what is no setting, such as data."
+            f"config may have {CONFIG_CHARACTERS} characters as JSON, got {len(text)}, most of them"
+            f" in {largest!r}. Leave out what is no setting, such as data."
         )
     return cast("dict[str, object]", _drop_secrets(result) if hides_secrets else result)
 

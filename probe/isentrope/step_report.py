@@ -202,7 +202,8 @@ class ReportBuilder:
             time.sleep(0.005)
         if self._built < self._closed:
             logger.warning(
-                "The checkpoint does not include the last step: its report was not built within %g s.",
+                "The checkpoint does not include the last step: its report was not built within"
+                " %g s.",
                 wait_seconds,
             )
         with self._lock:
@@ -286,9 +287,9 @@ class ReportBuilder:
             labels={
                 "control/method": str(closed.control.method),
                 "control/scope": str(closed.control.scope),
-                "calibration/momentum": "unknown"
-                if closed.momentum is None
-                else f"{closed.momentum.beta:g}",
+                "calibration/momentum": (
+                    "unknown" if closed.momentum is None else f"{closed.momentum.beta:g}"
+                ),
             }
             | ({"probe/failed": closed.failed} if closed.failed else {})
             | _dropped_label(dropped)
@@ -365,9 +366,13 @@ class ReportBuilder:
         if not self._dropped_before:
             self._dropped_before = True
             logger.warning(
-                "%d logged scalars are not reported; a name has at most %d characters, a step %d of them: %s",
-                len(dropped), reports.NAME_CHARACTERS, reports.LOGGED_SCALARS, reports.first_of(dropped),
-            )  # fmt: skip
+                "%d logged scalars are not reported; a name has at most %d characters, a step %d of"
+                " them: %s",
+                len(dropped),
+                reports.NAME_CHARACTERS,
+                reports.LOGGED_SCALARS,
+                reports.first_of(dropped),
+            )
         rest = logged.keys() - set(dropped)
         return {name: value for name, value in logged.items() if name in rest}, dropped
 
@@ -581,9 +586,9 @@ def _evidence(sums: StepSums, control: Control, what_if: WhatIfSums | None) -> S
         largest_expected_score=sums[of_step.LARGEST_EXPECTED_SCORE],
         groups=len(sums[GROUPS].complete_groups),
         old_entropies_known=bool(sums[of_step.OLD_ENTROPIES_KNOWN]),
-        ratio_spread=math.hypot(ratios.mean - 1, ratios.standard_deviation)
-        if ratios.count
-        else None,
+        ratio_spread=(
+            math.hypot(ratios.mean - 1, ratios.standard_deviation) if ratios.count else None
+        ),
         ratio_to_sampler=bool(sums[RATIO].count and not sums[RATIO].to_old),
         outside_low=outside_low,
         outside_high=outside_high,

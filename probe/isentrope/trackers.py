@@ -75,7 +75,8 @@ class Tracker:
         if self.run is None and not self._warned:
             self._warned = True
             logger.warning(
-                "Nothing is written to %s yet: no run of it is active at step %d. %s Each step looks for one.",
+                "Nothing is written to %s yet: no run of it is active at step %d. %s Each step"
+                " looks for one.",
                 self.name,
                 step,
                 self.remedy,
@@ -144,7 +145,8 @@ class Trackers:
         left = self._queue.qsize()
         if self._thread.is_alive():
             logger.warning(
-                "%s has not written the last reports yet, about %d of them: they are missing if the process ends now.",
+                "%s has not written the last reports yet, about %d of them: they are missing if the"
+                " process ends now.",
                 self._writing_to,
                 max(left, 1),
             )
@@ -192,7 +194,8 @@ class Trackers:
             tracker.failed_in_a_row = 0
         if tracker.failed_in_a_row == MOST_FAILURES:
             logger.warning(
-                "%s failed %d times in a row: nothing more is written there. Isentrope's own reports are not affected.",
+                "%s failed %d times in a row: nothing more is written there. Isentrope's own"
+                " reports are not affected.",
                 tracker.name,
                 MOST_FAILURES,
             )
@@ -353,8 +356,8 @@ class TensorBoardWriter(Tracker):
                 self.run = torch_writer.SummaryWriter(str(folder), flush_secs=FLUSH_SECONDS)
             except (ImportError, OSError) as error:
                 raise ConfigurationError(
-                    f"trackers='tensorboard' can't write to {folder} ({error}). Name another folder, "
-                    "trackers='tensorboard:FOLDER', or hand over your own SummaryWriter."
+                    f"trackers='tensorboard' can't write to {folder} ({error}). Name another"
+                    " folder, trackers='tensorboard:FOLDER', or hand over your own SummaryWriter."
                 ) from error
 
     def write(self, report: StepReport) -> None:
@@ -381,8 +384,8 @@ KNOWN: dict[str, type[Tracker]] = {
     tracker.name: tracker for tracker in (WandbRun, TrackioRun, MlflowRun, TensorBoardWriter)
 }
 _EXPECTED = (
-    f"trackers takes {', '.join(KNOWN)} or tensorboard:FOLDER, a run of one of them, a SummaryWriter, a function "
-    "of (step, scalars), or several of these in a list"
+    f"trackers takes {', '.join(KNOWN)} or tensorboard:FOLDER, a run of one of them, a"
+    " SummaryWriter, a function of (step, scalars), or several of these in a list"
 )
 
 
@@ -417,7 +420,8 @@ def _tracker_of_name(name: str) -> Tracker:
         raise ConfigurationError(f"{_EXPECTED}; got {name!r}.")
     if importlib.util.find_spec(tool) is None:
         raise ConfigurationError(
-            f"trackers={name!r} needs the package {tool}, which is not installed: pip install {tool}."
+            f"trackers={name!r} needs the package {tool}, which is not installed: pip install"
+            f" {tool}."
         )
     return TensorBoardWriter(folder=folder) if folder else KNOWN[tool]()
 

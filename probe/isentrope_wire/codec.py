@@ -344,7 +344,8 @@ def _rounded_from_pb(numbers: pb.RoundedNumbers, states: Sequence[int]) -> tuple
 def _kept_from_pb(rollout: pb.Rollout) -> tuple[bool | None, ...]:
     if len(rollout.texts) != len(rollout.states):
         raise CodecError(
-            f"A rollout has as many states as texts, got {len(rollout.states)} and {len(rollout.texts)}."
+            f"A rollout has as many states as texts, got {len(rollout.states)} and"
+            f" {len(rollout.texts)}."
         )
     if max(rollout.states, default=0) >= len(_STATES):
         raise CodecError(
@@ -380,8 +381,8 @@ class _WhatIfForm(_Form):
     def read(self, message: Any) -> Any:
         if message.edge_set != EDGE_SET:
             raise CodecError(
-                f"What-if sums over the bin edges of set {EDGE_SET} can be read, got set {message.edge_set}; "
-                "upgrade the server before the probe."
+                f"What-if sums over the bin edges of set {EDGE_SET} can be read, got set"
+                f" {message.edge_set}; upgrade the server before the probe."
             )
         return super().read(message)
 

@@ -104,8 +104,8 @@ class Hold:
         given = [name for name in TARGETS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ConfigurationError(
-                f"hold needs one target: {' or '.join(TARGETS)}, such as target_entropy 0.46 (nats) or target_share 0.75 "
-                f"(of the early level); got {', '.join(given) or 'none'}."
+                f"hold needs one target: {' or '.join(TARGETS)}, such as target_entropy 0.46 (nats)"
+                f" or target_share 0.75 (of the early level); got {', '.join(given) or 'none'}."
             )
         self._set("side", _one_of(HoldSide, "hold.side", self.side))
         self._set("lever", _one_of(HoldLever, "hold.lever", self.lever))
@@ -149,7 +149,7 @@ class Hold:
             document = {"target": document}
         if not isinstance(document, Mapping):
             raise ConfigurationError(
-                f"hold must be a number of nats such as 0.46, a share of the early level such as "
+                "hold must be a number of nats such as 0.46, a share of the early level such as "
                 f"'75%', an object, or null, got {shown(document)}."
             )
         known = [field.name for field in fields(cls)]
@@ -254,7 +254,7 @@ def _compiled_anneal(
     levels, steps, start = anneal.get("anneal"), anneal.get("steps"), anneal.get("start", 1)
     if levels is None or steps is None or targets:
         raise ConfigurationError(
-            f"hold.anneal takes two levels, with steps and no other target, such as "
+            "hold.anneal takes two levels, with steps and no other target, such as "
             f"{{'anneal': ['100%', '40%'], 'steps': 300}}; got {', '.join([*anneal, *targets])}."
         )
     if not isinstance(levels, Sequence) or isinstance(levels, str) or len(levels) != 2:
@@ -289,8 +289,8 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise ConfigurationError(
-            f"A target is a number of nats such as 0.46, a share of the early level such as 75%, "
-            f"a curve such as 1:100% 200:25%, or an anneal such as 100% to 40% over 300 steps; "
+            "A target is a number of nats such as 0.46, a share of the early level such as 75%, "
+            "a curve such as 1:100% 200:25%, or an anneal such as 100% to 40% over 300 steps; "
             f"got {text!r:.80}."
         ) from None
 
@@ -319,8 +319,8 @@ def _share(name: str, value: object) -> float:
         number = value
     if not is_finite_number(number) or not 0 < number <= LARGEST_SHARE:
         raise ConfigurationError(
-            f"hold.{name} is a share of the early level above 0 and at most {LARGEST_SHARE:g}, such as 0.75 or '75%'; "
-            f"got {shown(value)}."
+            f"hold.{name} is a share of the early level above 0 and at most {LARGEST_SHARE:g}, such"
+            f" as 0.75 or '75%'; got {shown(value)}."
         )
     return float(number)
 
@@ -332,7 +332,8 @@ def _curve(points: object) -> tuple[tuple[int, Level], ...]:
         or not 0 < len(points) <= LONGEST_CURVE
     ):
         raise ConfigurationError(
-            f"hold.target_curve is a list of 1 to {LONGEST_CURVE} points [step, level], got {shown(points)}."
+            f"hold.target_curve is a list of 1 to {LONGEST_CURVE} points [step, level], got"
+            f" {shown(points)}."
         )
     curve = tuple(_point(point) for point in points)
     steps = [step for step, _ in curve]
@@ -390,7 +391,8 @@ def _require_above_zero(name: str, value: object) -> float:
 def _threshold(name: str, value: object) -> float:
     if not is_finite_number(value) or value < 0:
         raise ConfigurationError(
-            f"{name} counts standard deviations and must be a number, finite and not negative, got {shown(value)}."
+            f"{name} counts standard deviations and must be a number, finite and not negative, got"
+            f" {shown(value)}."
         )
     return float(value)
 
@@ -503,8 +505,8 @@ class Control(ControlFields):
     def _check(self) -> None:
         if self.hold is not None and not (self.method.thresholds or self.method == Method.NONE):
             raise ConfigurationError(
-                f"hold moves the thresholds of {' or '.join(threshold_methods())}, got method {self.method}. "
-                "Choose one of these methods, or none."
+                f"hold moves the thresholds of {' or '.join(threshold_methods())}, got method"
+                f" {self.method}. Choose one of these methods, or none."
             )
         if self.guard not in (None, *GUARDS):
             raise ConfigurationError(
@@ -524,8 +526,8 @@ class Control(ControlFields):
             )
         if not self.method.thresholds and thresholds_given:
             raise ConfigurationError(
-                f"mu_low and mu_high act only with {', '.join(threshold_methods())}, got method {self.method}. "
-                "Leave them out, or choose one of these methods."
+                f"mu_low and mu_high act only with {', '.join(threshold_methods())}, got method"
+                f" {self.method}. Leave them out, or choose one of these methods."
             )
         self._check_parameters()
 
@@ -533,7 +535,8 @@ class Control(ControlFields):
         for low, high in pairwise(self.method.rising):
             if self.number(low) >= self.number(high):
                 raise ConfigurationError(
-                    f"parameters.{low} must lie below {high}, got {self.value(low)} and {self.value(high)}."
+                    f"parameters.{low} must lie below {high}, got {self.value(low)} and"
+                    f" {self.value(high)}."
                 )
         if self.method.positive_only and self.scope == Scope.NEGATIVE:
             raise ConfigurationError(

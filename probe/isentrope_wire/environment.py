@@ -95,7 +95,8 @@ def keep_delivered_seconds() -> float:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
         raise ConfigurationError(
-            f"ISENTROPE_KEEP_DELIVERED must be seconds, or a number followed by s, m, h or d, such as 1d or 0, got {text!r}."
+            "ISENTROPE_KEEP_DELIVERED must be seconds, or a number followed by s, m, h or d, such"
+            f" as 1d or 0, got {text!r}."
         )
     return seconds
 
@@ -192,10 +193,27 @@ def _token_in(file: Path | None) -> str | None:
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
-        "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs", "ocfs2",
-        "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.ceph", "fuse.juicefs",
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "ocfs2",
+        "fuse.sshfs",
+        "fuse.glusterfs",
+        "fuse.s3fs",
+        "fuse.gcsfuse",
+        "fuse.rclone",
+        "fuse.ceph",
+        "fuse.juicefs",
     }
-)  # fmt: skip
+)
 MOUNTS = Path("/proc/mounts")
 
 

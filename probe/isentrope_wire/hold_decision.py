@@ -209,11 +209,20 @@ def distrust(calibrated: Calibrated, gain: float | None, *, acting: bool) -> str
         that."""
     agreement, r2 = calibrated.sign_agreement, calibrated.r2
     if gain is None:
-        return "The gain is not known yet: some steps with an observed entropy change (rescore=) are needed."
+        return (
+            "The gain is not known yet: some steps with an observed entropy change (rescore=) are"
+            " needed."
+        )
     if not math.isfinite(gain) or gain <= 0:
-        return f"The gain is {gain:.3g}: clipping would not move the entropy in the intended direction."
+        return (
+            f"The gain is {gain:.3g}: clipping would not move the entropy in the intended"
+            " direction."
+        )
     if calibrated.compared_steps < COMPARED_STEPS or agreement is None:
-        return f"The prediction was compared in {calibrated.compared_steps} steps; {COMPARED_STEPS} are needed."
+        return (
+            f"The prediction was compared in {calibrated.compared_steps} steps; {COMPARED_STEPS}"
+            " are needed."
+        )
     if acting:
         # Both must fail: each alone is noise while the entropy does not change.
         lost = agreement < SIGN_AGREEMENT_TO_GO_ON and (r2 is None or r2 < 0)
@@ -222,7 +231,10 @@ def distrust(calibrated: Calibrated, gain: float | None, *, acting: bool) -> str
     if not lost:
         return ""
     explained = "unknown" if r2 is None else f"{r2:.2f}"
-    return f"The prediction's sign was right in {agreement:.0%} of the steps, and its R² is {explained}."
+    return (
+        f"The prediction's sign was right in {agreement:.0%} of the steps, and its R² is"
+        f" {explained}."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,7 +381,8 @@ def decide(
         if scope is not None:
             status = HoldStatus.SIDE
             reason = watch or (
-                f"Only clipping with scope {scope} would move the entropy towards the target, and side does not allow it."
+                f"Only clipping with scope {scope} would move the entropy towards the target, and"
+                " side does not allow it."
             )
         idle = HoldState(
             acting=True, pace=_pace(state, unclipped, gap), plans=_plans(state, measured, step)
@@ -467,11 +480,15 @@ def _reason_for_fallback(
     if lag > LARGEST_LAG:
         return f"The newest measurements are {lag} steps old."
     if target is None:
-        return "The early level, of which the target is a share, is not known yet: it takes the run's first steps."
+        return (
+            "The early level, of which the target is a share, is not known yet: it takes the run's"
+            " first steps."
+        )
     if measured.vocabulary is not None and target > math.log(measured.vocabulary):
         return (
-            f"The target of {target:.4g} nats lies above ln V = {math.log(measured.vocabulary):.4g}, the entropy of a "
-            f"uniform distribution over {measured.vocabulary} tokens: no policy can have it."
+            f"The target of {target:.4g} nats lies above ln V ="
+            f" {math.log(measured.vocabulary):.4g}, the entropy of a uniform distribution over"
+            f" {measured.vocabulary} tokens: no policy can have it."
         )
     return distrust(measured.calibrated, measured.entropy.gain, acting=state.acting)
 
@@ -481,8 +498,8 @@ def _reason_to_watch(measured: Measured, target: float) -> str:
     if target <= measured.highest_entropy:
         return ""
     return (
-        f"The target of {target:.4g} nats lies above {measured.highest_entropy:.4g}, the highest mean entropy of the run so "
-        "far: whether the policy still learns there is not known."
+        f"The target of {target:.4g} nats lies above {measured.highest_entropy:.4g}, the highest"
+        " mean entropy of the run so far: whether the policy still learns there is not known."
     )
 
 

@@ -51,7 +51,8 @@ class Parameter:
         if self.choices:
             if value not in self.choices:
                 raise ConfigurationError(
-                    f"parameters.{self.name} must be one of {', '.join(self.choices)}; got {value!r}."
+                    f"parameters.{self.name} must be one of {', '.join(self.choices)}; got"
+                    f" {value!r}."
                 )
             return str(value)
         if not is_finite_number(value) or not self._takes(value):
@@ -154,9 +155,19 @@ class Method(str):
     can carry out."""
 
     __slots__ = (
-        "bounds", "dead", "does", "histogram", "implementation", "label", "parameters", "positive_only", "presets", "rising",
-        "source", "thresholds",
-    )  # fmt: skip
+        "bounds",
+        "dead",
+        "does",
+        "histogram",
+        "implementation",
+        "label",
+        "parameters",
+        "positive_only",
+        "presets",
+        "rising",
+        "source",
+        "thresholds",
+    )
 
     NONE: ClassVar[Method]
     ENTROPY_BONUS: ClassVar[Method]
@@ -248,7 +259,8 @@ def _choice(name: str, words: tuple[str, ...], sense: str) -> Parameter:
 _DENOMINATOR = _choice(
     "denominator",
     ("keep", "shrink"),
-    "what a token mean divides by: all tokens (keep), or only those whose gradient takes part (shrink)",
+    "what a token mean divides by: all tokens (keep), or only those whose gradient takes part"
+    " (shrink)",
 )
 _EPSILON_LOW = _share(
     "epsilon_low",
@@ -270,7 +282,8 @@ _CLIP = (
     _share(
         "max_fraction",
         None,
-        "leave out at most this share of the tokens, but at least one, those furthest beyond their threshold",
+        "leave out at most this share of the tokens, but at least one, those furthest beyond their"
+        " threshold",
         minimum_excluded=True,
     ),
     *_COMMON,
@@ -315,7 +328,8 @@ def _clip_v_bounds(step: StepEvidence) -> Bounds:
     return Bounds(
         (step.largest_expected_score - LOWEST_DISCRIMINATOR_SCORE) / sigma,
         step.largest_entropy / sigma,
-        f"S_c is never below {LOWEST_DISCRIMINATOR_SCORE} - E[S], and E[S] is {step.largest_expected_score:.3g} at most",
+        f"S_c is never below {LOWEST_DISCRIMINATOR_SCORE} - E[S], and E[S] is"
+        f" {step.largest_expected_score:.3g} at most",
         f"S_c is never above its token's H, here {step.largest_entropy:.3g} at most",
     )
 
@@ -326,31 +340,37 @@ def _clip_cov_dead(number: Callable[[str], float], step: StepEvidence) -> Iterat
         yield "No token's covariance lies between omega_low and omega_high: none is clipped."
     elif step.candidates < wanted:
         yield (
-            f"Only {step.candidates} of {step.tokens} tokens lie between omega_low and omega_high, fewer than the "
-            f"{wanted:.3g} that ratio asks for: all of them are clipped."
+            f"Only {step.candidates} of {step.tokens} tokens lie between omega_low and omega_high,"
+            f" fewer than the {wanted:.3g} that ratio asks for: all of them are clipped."
         )
 
 
 def _kl_cov_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
     if step.ratio_to_sampler:
         yield (
-            "beta can't act: the ratio to the old policy is not known, and to the sampler the penalty would be one of "
-            "round-off. Give gate old_logprobs."
+            "beta can't act: the ratio to the old policy is not known, and to the sampler the"
+            " penalty would be one of round-off. Give gate old_logprobs."
         )
 
 
 def _rank_reward_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
     if not step.groups:
-        yield "rank_reward can't act: no group of sequences is known. Give gate the groups, each in one call."
+        yield (
+            "rank_reward can't act: no group of sequences is known. Give gate the groups, each in"
+            " one call."
+        )
 
 
 def _entropy_ratio_clip_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
     if not step.old_entropies_known:
-        yield "entropy_ratio_clip can't act: the old policy's entropies are not known. Give gate old_entropies."
+        yield (
+            "entropy_ratio_clip can't act: the old policy's entropies are not known. Give gate"
+            " old_entropies."
+        )
     elif not step.candidates:
         yield (
-            "No token's entropy has moved beyond beta_low or beta_high since the old policy: every token is kept. "
-            "With one update a batch none moves."
+            "No token's entropy has moved beyond beta_low or beta_high since the old policy: every"
+            " token is kept. With one update a batch none moves."
         )
 
 
@@ -361,7 +381,10 @@ def _steer_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[
 
 def _unlikely_dead(number: Callable[[str], float], step: StepEvidence) -> Iterator[str]:
     if step.positive and not step.candidates:
-        yield f"No token with A > 0 is less likely than {number('below'):g}: every token counts as before."
+        yield (
+            f"No token with A > 0 is less likely than {number('below'):g}: every token counts as"
+            " before."
+        )
 
 
 Method.NONE = method("none", label="None (observe only)", does="changes nothing")
@@ -396,7 +419,8 @@ Method.CLIP_V = method(
         _choice(
             "zero_advantage",
             ("keep", "clip"),
-            "whether tokens with A = 0 beyond a threshold are left out of the mean too, outside the scope and the cap",
+            "whether tokens with A = 0 beyond a threshold are left out of the mean too, outside the"
+            " scope and the cap",
         ),
     ),
     # As for Clip_B, by Trinity-RFT's `clipv_advantage`: at most one token in ten thousand, and
@@ -522,7 +546,8 @@ method(
         _at_least_0(
             "strength",
             1.0,
-            "how much more a positive token counts as its probability goes to 0: 1 + strength times",
+            "how much more a positive token counts as its probability goes to 0: 1 + strength"
+            " times",
             idle=(0, "every token counts as before"),
         ),
         _share("below", 0.2, "only tokens less likely than this", minimum_excluded=True),
@@ -735,9 +760,12 @@ def preset(of: Method, name: object) -> Mapping[str, object]:
     if found is None:
         known = {row: row.presets for row in METHODS.values() if row.presets}
         raise ConfigurationError(
-            f"parameters.preset must be one of {', '.join(of.presets)} with method {of}, got {name!r}."
+            f"parameters.preset must be one of {', '.join(of.presets)} with method {of}, got"
+            f" {name!r}."
             if of.presets
-            else f"parameters.preset goes with {' and '.join(known)}, got {name!r} with method {of}."
+            else (
+                f"parameters.preset goes with {' and '.join(known)}, got {name!r} with method {of}."
+            )
         )
     return found
 

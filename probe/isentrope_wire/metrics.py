@@ -146,7 +146,8 @@ ENTROPY_SHARE_LOST = metric(
 ENTROPY_UNIT_PREDICTED_CHANGE = metric(
     "entropy/unit_predicted_change",
     PER_UNIT,
-    "−mean(u · S_c), u from the loss's own gradient: the prediction that knows neither learning rate nor optimiser",
+    "−mean(u · S_c), u from the loss's own gradient: the prediction that knows neither learning"
+    " rate nor optimiser",
 )
 ENTROPY_PREDICTED_CHANGE = metric(
     "entropy/predicted_change",
@@ -177,7 +178,8 @@ ENTROPY_PREDICTED_BY_WEIGHT_DECAY = metric(
 ENTROPY_INFLUENCE_CHECK = metric(
     "entropy/influence_check",
     "",
-    "sum of the tokens' influences over what the optimiser's gradient gives, 1 where they agree; beyond 0.9 to 1.1 they are not shown",
+    "sum of the tokens' influences over what the optimiser's gradient gives, 1 where they agree;"
+    " beyond 0.9 to 1.1 they are not shown",
 )
 ENTROPY_INTERVAL_COVERAGE = metric(
     "entropy/interval_coverage", "", "share of steps whose observed change lay inside the interval"
@@ -185,7 +187,8 @@ ENTROPY_INTERVAL_COVERAGE = metric(
 ENTROPY_OBSERVED_CHANGE = metric(
     "entropy/observed_change",
     PER_STEP,
-    "mean change of H on the step's own tokens, scored again after the update, which was fitted to them",
+    "mean change of H on the step's own tokens, scored again after the update, which was fitted to"
+    " them",
 )
 ENTROPY_UNSEEN_CHANGE = metric(
     "entropy/unseen_change",
@@ -227,7 +230,8 @@ SCORE_VOCAB_CENTERED_STD = metric("score/vocab_centered_std", NATS, "standard de
 SCORE_SELF_CHECK_Z = metric(
     "score/self_check_z",
     "standard errors",
-    "mean of r S_c over its standard error, r to the sampler, or else to the old policy; far from 0: tokens and logits do not belong together",
+    "mean of r S_c over its standard error, r to the sampler, or else to the old policy; far from"
+    " 0: tokens and logits do not belong together",
 )
 
 COVARIANCE_ADVANTAGE_SCORE = metric(
@@ -246,14 +250,15 @@ COVARIANCE_TOP: dict[str, float] = {
         f"covariance/top_{percent.replace('.', '_')}",
         NATS,
         f"mean of the largest {percent} % of the tokens' covariances of log p and A",
-    ): float(percent) / 100
+    ): (float(percent) / 100)
     for percent in ("0.02", "0.2", "2", "20", "50", "100")
 }
 """Names, and the share of the tokens."""
 COVARIANCE_GROUP = metric(
     "covariance/group",
     NATS,
-    "covariance of a sequence's mean log-prob and A within its group, mean over groups not all of whose A are 0",
+    "covariance of a sequence's mean log-prob and A within its group, mean over groups not all of"
+    " whose A are 0",
 )
 COVARIANCE_GROUP_EASY = metric(
     "covariance/group_easy", NATS, "the same, groups most of which succeed"
@@ -628,7 +633,8 @@ SYSTEM_DEVICE_PEAK_MEMORY = optional(
 SYSTEM_DEVICE_UTILISATION = optional(
     "system/device_utilisation",
     "",
-    "share of the driver's last interval in which a kernel ran; needs nvidia-ml-py, at most every 2 s",
+    "share of the driver's last interval in which a kernel ran; needs nvidia-ml-py, at most"
+    " every 2 s",
     show=Show.PERCENT,
 )
 SYSTEM_HOST_MEMORY = optional(

@@ -144,7 +144,8 @@ def read_exactly(kind: type[_T], document: object) -> _T:
     if document_of(found) != document:
         names = ", ".join(field.name for field in fields(kind))  # type: ignore[arg-type]  # a dataclass
         raise ValueError(
-            f"Expected all the fields of `{kind.__name__}` ({names}) and no others, got {document!r:.200}"
+            f"Expected all the fields of `{kind.__name__}` ({names}) and no others, got"
+            f" {document!r:.200}"
         )
     return found
 

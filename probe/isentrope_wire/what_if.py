@@ -92,8 +92,8 @@ class BinSums(Answer):
     def __post_init__(self) -> None:
         if not len(self.cells) == len(self.counts) == len(self.change_sums):
             raise WhatIfError(
-                f"Every cell has one count and one sum, got {len(self.cells)} cells, {len(self.counts)} counts and "
-                f"{len(self.change_sums)} sums."
+                f"Every cell has one count and one sum, got {len(self.cells)} cells,"
+                f" {len(self.counts)} counts and {len(self.change_sums)} sums."
             )
         if any(map(le, (*self.cells, CELLS), (-1, *self.cells))):
             raise WhatIfError(f"Cells rise from 0 to at most {CELLS - 1}, got {self.cells[:20]}.")
@@ -177,7 +177,8 @@ class WhatIfCurve:
             )
         if not method.thresholds:
             raise WhatIfError(
-                f"Only the thresholds of {', '.join(threshold_methods())} can be asked about, got {method}."
+                f"Only the thresholds of {', '.join(threshold_methods())} can be asked about, got"
+                f" {method}."
             )
         self._sums = sums
         table = sums.by_method.get(method, BinSums())
@@ -420,7 +421,8 @@ class _Side:
             return _NOTHING
         if not math.isfinite(mu) or mu < 0:
             raise WhatIfError(
-                f"A threshold counts standard deviations and must be finite and not negative, got {mu}."
+                "A threshold counts standard deviations and must be finite and not negative, got"
+                f" {mu}."
             )
         index = bisect_right(EDGES, mu) - 1
         count, change = self._count_beyond[index], self._change_beyond[index]

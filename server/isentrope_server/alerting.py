@@ -98,7 +98,10 @@ def _service(url: str) -> str:
 async def _sent(
     url: str, title: str, body: str, kind: str, *, seconds: float = _SEND_SECONDS
 ) -> bool:
-    from apprise import Apprise, NotifyType  # noqa: PLC0415  (an extra; the settings check that it is installed)
+    from apprise import (
+        Apprise,
+        NotifyType,
+    )  # noqa: PLC0415  (an extra; the settings check that it is installed)
 
     sender = Apprise()
     sender.add(url)
@@ -117,7 +120,10 @@ async def _sent(
 def title_of(notice: DueNotice) -> str:
     """The alert in a line."""
     alert = notice.alert
-    return f"{alert.level.capitalize()}: {ALERT_KINDS.get(alert.kind, alert.kind)} in {notice.run_name}, step {alert.step}"
+    return (
+        f"{alert.level.capitalize()}: {ALERT_KINDS.get(alert.kind, alert.kind)} in"
+        f" {notice.run_name}, step {alert.step}"
+    )
 
 
 def body_of(notice: DueNotice, address: str) -> str:

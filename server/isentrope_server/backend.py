@@ -156,13 +156,14 @@ def _migrate(database: Database, settings: Settings) -> None:
             upgrade(connection)
     except DamagedFile as error:
         raise StartupError(
-            f"The database {settings.database_name} is damaged: {error}. "
-            "Bring back a backup with `isentrope restore FILE`; it keeps the damaged file under another name."
+            f"The database {settings.database_name} is damaged: {error}. Bring back a backup with"
+            " `isentrope restore FILE`; it keeps the damaged file under another name."
         ) from error
     except OtherTables as error:
         raise StartupError(
-            f"The database {settings.database_name} can't be used: {error}. Export its runs with the version that wrote "
-            "them and move it aside, or set ISENTROPE_HOME or ISENTROPE_DATABASE_URL to another place."
+            f"The database {settings.database_name} can't be used: {error}. Export its runs with"
+            " the version that wrote them and move it aside, or set ISENTROPE_HOME or"
+            " ISENTROPE_DATABASE_URL to another place."
         ) from error
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         cause = str(getattr(error, "orig", None) or error).strip().replace("\n", " ")
@@ -186,14 +187,16 @@ def _open_tokens(transaction: Transaction, tokens: TokenBook, settings: Settings
     tokens.reload(transaction.connection)
     if len(owner_token) < GOOD_OWNER_TOKEN:
         _log.warning(
-            "The owner's token has only %d characters and could be guessed. Use one with at least %d, made with %s.",
+            "The owner's token has only %d characters and could be guessed. Use one with at least"
+            " %d, made with %s.",
             len(owner_token),
             GOOD_OWNER_TOKEN,
             MAKE_A_TOKEN,
         )
     if settings.token is not None and tokens.find_by_secret(settings.token) is None:
         _log.warning(
-            "ISENTROPE_TOKEN is ignored: it is only used at a home's first start, and this home has another token."
+            "ISENTROPE_TOKEN is ignored: it is only used at a home's first start, and this home has"
+            " another token."
         )
     return owner_token
 

@@ -122,9 +122,11 @@ def list_tokens(as_json: bool) -> None:
             entry["id"],
             f"{entry['scope']:<7}",
             "revoked" if entry["revoked_at"] else "active ",
-            "never used         "
-            if used is None
-            else f"used {datetime.fromtimestamp(used):%Y-%m-%d %H:%M}",
+            (
+                "never used         "
+                if used is None
+                else f"used {datetime.fromtimestamp(used):%Y-%m-%d %H:%M}"
+            ),
             entry["name"],
         )
         click.echo(printable("  ".join(words)))
@@ -197,17 +199,20 @@ def restore(file: Path) -> None:
     settings = _settings()
     if (url := running_server_url(settings.home)) is not None:
         raise IsentropeError(
-            f"The server at {url} uses the home {settings.home}. Stop it, then restore; trainers keep their reports."
+            f"The server at {url} uses the home {settings.home}. Stop it, then restore; trainers"
+            " keep their reports."
         )
     with locked_home(settings.home, settings.local_url):
         restored = backups.restore(file, _sqlite_file(settings))
     at = restored.newest_report_at
     until = "none" if at is None else f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S}"
     click.echo(
-        f"{file} is the database now. Its newest report: {until}; later ones are missing where no trainer has them."
+        f"{file} is the database now. Its newest report: {until}; later ones are missing where no"
+        " trainer has them."
     )
     click.echo(
-        "Tokens that were revoked after it are active again: `isentrope token list`, `isentrope token revoke ID`."
+        "Tokens that were revoked after it are active again: `isentrope token list`, `isentrope"
+        " token revoke ID`."
     )
     if restored.earlier is not None:
         click.echo(f"The database that was there: {restored.earlier}")
@@ -220,7 +225,8 @@ def _sqlite_file(settings: Settings) -> Path:
     database.close()
     if database.file is None:
         raise IsentropeError(
-            f"{settings.database_name} is no SQLite file. Use its own tools: pg_dump and pg_restore (docs/backup.md)."
+            f"{settings.database_name} is no SQLite file. Use its own tools: pg_dump and pg_restore"
+            " (docs/backup.md)."
         )
     return database.file
 
@@ -290,7 +296,8 @@ def _check_database(settings: Settings, *, makes_database: bool) -> None:
         else f"Tokens of {meant} are made where that server runs, with its ISENTROPE_HOME."
     )
     raise IsentropeError(
-        f"There is no database at {settings.database_name}, and no server runs with the home {settings.home}. {advice}"
+        f"There is no database at {settings.database_name}, and no server runs with the home"
+        f" {settings.home}. {advice}"
     )
 
 

@@ -62,7 +62,8 @@ class ServerFigures:
         )
         self.not_let_in = Counter(
             "isentrope_requests_refused",
-            "HTTP requests and gRPC calls without an active token, or with one that lacks the scope.",
+            "HTTP requests and gRPC calls without an active token, or with one that lacks the"
+            " scope.",
             ["door", "reason"],
             registry=own,
         )

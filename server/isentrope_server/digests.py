@@ -144,9 +144,9 @@ def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None
         entropy_line=lines[0],
         reward_line=lines[1],
         control=old.control if old is not None and is_same_control else _control(connection, run),
-        reason=error_in_a_line(run.error)[:_REASON_CHARACTERS]
-        if run.status is Status.FAILED
-        else "",
+        reason=(
+            error_in_a_line(run.error)[:_REASON_CHARACTERS] if run.status is Status.FAILED else ""
+        ),
         seconds_per_step=steps.seconds_per_step(connection, run.key),
         metrics={item.name: item.value for item in series.latest(connection, run.key)[:_METRICS]},
     )

@@ -260,10 +260,12 @@ def _alert_of_revoked_token(transaction: Transaction, run_id: str, token: str, n
     alert = Alert(
         kind="refused",
         level=AlertLevel.ACT,
-        message=f"The token {printable(token)!r} of this run's training process was revoked: the "
-        "process goes on, and its reports wait on its machine. Write another token into the file "
-        "that its ISENTROPE_TOKEN_FILE names; or, once it has ended, deliver them there with "
-        "`ISENTROPE_TOKEN=... isentrope sync`. Nothing is lost.",
+        message=(
+            f"The token {printable(token)!r} of this run's training process was revoked: the"
+            " process goes on, and its reports wait on its machine. Write another token into the"
+            " file that its ISENTROPE_TOKEN_FILE names; or, once it has ended, deliver them there"
+            " with `ISENTROPE_TOKEN=... isentrope sync`. Nothing is lost."
+        ),
         evidence={"revoked": now},
     )
     attachments.append_servers_alert(

@@ -166,7 +166,8 @@ class Notifications:
         payloads = [json.dumps(document_of(news)) for news in news_of(events)]
         connection.execute(
             text(
-                "SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) AS payload"
+                "SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) AS"
+                " payload"
             ),
             {"channel": _CHANNEL, "payloads": payloads},
         )
@@ -185,7 +186,8 @@ class Notifications:
                     is_logged = False
                 if not is_logged:
                     _log.warning(
-                        "The connection for notifications of other servers failed; connecting again: %s",
+                        "The connection for notifications of other servers failed; connecting"
+                        " again: %s",
                         write_in_a_line(error),
                     )
                 is_logged = True

@@ -87,13 +87,15 @@ def block_ipv6(address: str) -> Iterator[None]:
 
 def port_refused(host: str, port: int, which: Port, why: str) -> StartupError:
     return StartupError(
-        f"The {which} port {port} on {host} can't be opened: {why}. Choose another with {which.option}."
+        f"The {which} port {port} on {host} can't be opened: {why}. Choose another with"
+        f" {which.option}."
     )
 
 
 def _no_such_host(host: str, why: str) -> StartupError:
     return StartupError(
-        f"The server can't listen on {host}: {why}. Give an address of this machine with --host, e.g. 127.0.0.1."
+        f"The server can't listen on {host}: {why}. Give an address of this machine with --host,"
+        " e.g. 127.0.0.1."
     )
 
 
@@ -122,9 +124,9 @@ class Certificate:
             # `ssl.SSLError` is an OSError, too.
             reason = getattr(error, "reason", None) or error.strerror or "it is no PEM"
             raise StartupError(
-                f"The certificate {self.file} and the key {self.key} can't be used together: "
-                f"{reason.replace('_', ' ').lower()}. "
-                "Both must be PEM files, the key must belong to the certificate and have no password."
+                f"The certificate {self.file} and the key {self.key} can't be used together:"
+                f" {reason.replace('_', ' ').lower()}. Both must be PEM files, the key must belong"
+                " to the certificate and have no password."
             ) from error
         return context
 
@@ -148,12 +150,14 @@ def check_transport_security(settings: Settings) -> None:
         certificate.context()
     elif settings.tls_cert is not None or settings.tls_key is not None:
         raise StartupError(
-            "TLS needs a certificate and its key: give both --tls-cert and --tls-key, each a PEM file."
+            "TLS needs a certificate and its key: give both --tls-cert and --tls-key, each a PEM"
+            " file."
         )
     elif not settings.insecure_i_know and not _is_loopback(settings.host):
         raise StartupError(
-            f"Listening on {settings.host} without TLS would send tokens and reports over the network in the clear. "
-            "Give --tls-cert and --tls-key, or, where a proxy encrypts, --insecure-i-know."
+            f"Listening on {settings.host} without TLS would send tokens and reports over the"
+            " network in the clear. Give --tls-cert and --tls-key, or, where a proxy encrypts,"
+            " --insecure-i-know."
         )
 
 

@@ -199,9 +199,9 @@ def http_server(app: FastAPI, certificate: Certificate | None) -> _Server:
             http=_Connection,
             ws="none",
             h11_max_incomplete_event_size=16 << 10,
-            ssl_context_factory=None
-            if certificate is None
-            else lambda config, default: certificate.context(),
+            ssl_context_factory=(
+                None if certificate is None else lambda config, default: certificate.context()
+            ),
         )
     )
     return server

@@ -147,7 +147,8 @@ class Settings(BaseSettings):
                 # The message must not contain the rest, which may hold a password.
                 kind = url.split("://")[0] if "://" in url else "text"
                 raise ValueError(
-                    f"expected addresses as Apprise reads them, e.g. json://host/path, got {kind[:40]!r}"
+                    "expected addresses as Apprise reads them, e.g. json://host/path, got"
+                    f" {kind[:40]!r}"
                 )
         return notify
 
@@ -163,8 +164,9 @@ class Settings(BaseSettings):
             ):  # ImportError: unknown dialect, or driver not installed
                 # The message must not contain the text, which may hold a password.
                 raise ValueError(
-                    "expected an SQLAlchemy URL of a database with an installed driver, e.g. sqlite:////data/isentrope.db "
-                    f"or postgresql://user:password@host/isentrope ({install_command('postgres')})"
+                    "expected an SQLAlchemy URL of a database with an installed driver, e.g."
+                    " sqlite:////data/isentrope.db or postgresql://user:password@host/isentrope"
+                    f" ({install_command('postgres')})"
                 ) from None
         return database_url
 

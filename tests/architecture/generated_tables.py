@@ -21,7 +21,10 @@ def metrics_page(_: str) -> str:
         [
             "# Metrics",
             "",
-            "Every metric that Isentrope reports by itself. Entropies and scores are in nats. What was not measured is absent,",
+            (
+                "Every metric that Isentrope reports by itself. Entropies and scores are in nats."
+                " What was not measured is absent,"
+            ),
             "never 0. Other metrics of a loop keep their own names.",
             "",
             "## Reported by every probe",

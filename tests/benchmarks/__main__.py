@@ -34,7 +34,8 @@ BENCHMARKS: dict[str, ModuleType] = {
 def main(names: list[str]) -> None:
     if unknown := set(names) - set(BENCHMARKS):
         sys.exit(
-            f"No benchmark is called {', '.join(sorted(unknown))}. There are {', '.join(BENCHMARKS)}."
+            f"No benchmark is called {', '.join(sorted(unknown))}. There are"
+            f" {', '.join(BENCHMARKS)}."
         )
     capability = torch.backends.cpu.get_cpu_capability()
     print(

@@ -21,16 +21,29 @@ from typing import Any
 
 STEPS = 300
 KINDS = {
-    "entropy_collapse": "collapse", "saturated_groups": "zero_advantage",
-    "too_hard": "zero_advantage", "reward_hacking": "reward_hacking", "length_hacking": "length",
-    "truncation": "truncation", "kl_blowup": "kl", "clip_saturation": "clip_saturation",
-    "grad_spikes": "gradient", "plateau": "plateau", "format_domination": "reward_parts",
-    "reward_hack_length": "length", "format_gaming": "reward_parts",
-    "degenerate_groups": "zero_advantage", "adv_collapse": "zero_advantage",
-    "value_divergence": "value", "grad_pathology": "gradient", "truncation_starve": "truncation",
-    "repetition_spiral": "repetition", "reward_std_death": "zero_advantage",
-    "ref_drift_asymmetry": "kl", "throughput_rot": "throughput",
-}  # fmt: skip
+    "entropy_collapse": "collapse",
+    "saturated_groups": "zero_advantage",
+    "too_hard": "zero_advantage",
+    "reward_hacking": "reward_hacking",
+    "length_hacking": "length",
+    "truncation": "truncation",
+    "kl_blowup": "kl",
+    "clip_saturation": "clip_saturation",
+    "grad_spikes": "gradient",
+    "plateau": "plateau",
+    "format_domination": "reward_parts",
+    "reward_hack_length": "length",
+    "format_gaming": "reward_parts",
+    "degenerate_groups": "zero_advantage",
+    "adv_collapse": "zero_advantage",
+    "value_divergence": "value",
+    "grad_pathology": "gradient",
+    "truncation_starve": "truncation",
+    "repetition_spiral": "repetition",
+    "reward_std_death": "zero_advantage",
+    "ref_drift_asymmetry": "kl",
+    "throughput_rot": "throughput",
+}
 
 
 def generate(folder: Path, first: int, seeds: int) -> None:

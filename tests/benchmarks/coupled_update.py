@@ -96,6 +96,7 @@ def measure(rounds: int = 20) -> list[str]:
         own = [turn[name] for turn in seconds]
         ratios = [turn[name] / turn["not coupled"] for turn in seconds]
         rows.append(
-            f"| {name} | {statistics.median(own) * 1e3:.0f} ms | {statistics.median(ratios):.2f} × | {statistics.fmean(ratios):.2f} × |"
+            f"| {name} | {statistics.median(own) * 1e3:.0f} ms | {statistics.median(ratios):.2f} ×"
+            f" | {statistics.fmean(ratios):.2f} × |"
         )
     return rows

@@ -164,7 +164,10 @@ def _visibility(folder: Path, server: RunningServer, steps: int = 40) -> list[st
     return [
         "| from the call to a REST reader, s | p50 | p95 | max |",
         "|---|---|---|---|",
-        f"| one step | {statistics.median(waited):.3f} | {_percentile(waited, 95):.3f} | {max(waited):.3f} |",
+        (
+            f"| one step | {statistics.median(waited):.3f} | {_percentile(waited, 95):.3f} |"
+            f" {max(waited):.3f} |"
+        ),
     ]
 
 

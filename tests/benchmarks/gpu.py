@@ -5,6 +5,7 @@ tests.benchmarks trl_step`.
 Times are medians over rounds in which the candidates take turns, of device events around several
 calls, so that the device never waits for what launches them. Peers that can't be imported are left
 out."""
+
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False,
 # disallow-untyped-decorators=False
 
@@ -145,8 +146,9 @@ def rows_of(
     least = next(iter(times.values()))
     peak = get_dram_gbps() * 1e6  # bytes a millisecond
     return [
-        f"| {title} | {name} | {time:.3f} | {time / least:.2f} × | {f'{moved_bytes / time / peak:.1%}' if moved_bytes else '-'} | "
-        f"{peak_extra_mebibytes(candidates[name]):.1f} |"
+        f"| {title} | {name} | {time:.3f} | {time / least:.2f} × |"
+        f" {f'{moved_bytes / time / peak:.1%}' if moved_bytes else '-'} |"
+        f" {peak_extra_mebibytes(candidates[name]):.1f} |"
         for name, time in times.items()
     ]
 

@@ -88,7 +88,10 @@ class Measured:
 
     def row(self, name: str) -> str:
         p50, p99 = (1_000 * float(np.quantile(self.ack_seconds, q)) for q in (0.5, 0.99))
-        return f"| {name} | {self.reports / self.seconds:,.0f} | {p50:,.0f} | {p99:,.0f} | {self.cpu} |"
+        return (
+            f"| {name} | {self.reports / self.seconds:,.0f} | {p50:,.0f} | {p99:,.0f} |"
+            f" {self.cpu} |"
+        )
 
     @property
     def cpu(self) -> str:
@@ -121,9 +124,15 @@ class Pusher:
 
 def hello(run_id: str, rank: int = 0, world_size: int = 1) -> pb.HelloRequest:
     started = RunStarted(
-        run_id=run_id, incarnation="first", rank=rank, world_size=world_size, name=run_id, project="benchmark",
-        started_at=time.time(), probe_version="0",
-    )  # fmt: skip
+        run_id=run_id,
+        incarnation="first",
+        rank=rank,
+        world_size=world_size,
+        name=run_id,
+        project="benchmark",
+        started_at=time.time(),
+        probe_version="0",
+    )
     return pb.HelloRequest(run=to_pb(started), protocol_version=PROTOCOL_VERSION)
 
 
@@ -320,8 +329,8 @@ async def _many(one: Candidate, count: int, period: float, seconds: float) -> st
     waiting = 1_000 * (idle.servers + idle.database) / count * 60 / seconds
     await asyncio.gather(*(client.close() for client in clients))
     return (
-        f"| {count}, {one.name} | {measured.reports / seconds:.0f} | {measured.cpu} | {p50:.0f}, {p99:.0f} "
-        f"| {waiting:.1f} | {memory:.0f} |"
+        f"| {count}, {one.name} | {measured.reports / seconds:.0f} | {measured.cpu} | {p50:.0f},"
+        f" {p99:.0f} | {waiting:.1f} | {memory:.0f} |"
     )
 
 

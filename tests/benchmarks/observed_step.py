@@ -105,7 +105,8 @@ def measure() -> list[str]:
             milliseconds = sorted(steps.milliseconds())
             p99 = milliseconds[round(0.99 * (len(milliseconds) - 1))]
             rows.append(
-                f"| {name} | {statistics.median(milliseconds):.2f} | {p99:.2f} | {steps.operations()} |"
+                f"| {name} | {statistics.median(milliseconds):.2f} | {p99:.2f} |"
+                f" {steps.operations()} |"
             )
             steps.finish()
     return rows

@@ -134,7 +134,10 @@ def opening(browser: Browser, server: RunningServer, name: str, repetitions: int
         f"| cold, to drawn charts | {statistics.median(cold):.2f} s |",
         f"| received, compressed | {statistics.median(received) / 1e6:.2f} MB |",
         f"| warm, to drawn charts | {statistics.median(warm):.2f} s |",
-        f"| the server's CPU, warm, with what the live run takes meanwhile | {statistics.median(cpu):.2f} s |",
+        (
+            "| the server's CPU, warm, with what the live run takes meanwhile |"
+            f" {statistics.median(cpu):.2f} s |"
+        ),
     ]
 
 
@@ -196,7 +199,10 @@ def following(
         waits = (
             _percentiles(painted[-1][what], run.returned, since) for what in ("number", "point")
         )
-        shares = f"{100 * pages_cpu / passed / tabs:.0f} % | {statistics.mean(grown):.1f} MB | {100 * server_cpu / passed:.0f} %"
+        shares = (
+            f"{100 * pages_cpu / passed / tabs:.0f} % | {statistics.mean(grown):.1f} MB |"
+            f" {100 * server_cpu / passed:.0f} %"
+        )
         return [f"| {tabs} | {pace:g} | {' | '.join(waits)} | {shares} |"]
 
 
@@ -238,7 +244,8 @@ def main(minutes: float, parts: Sequence[str]) -> None:
                 print("\n".join(opening(browser, server, "opened")), "\n", flush=True)
         if "follow" in parts:
             print(
-                "| tabs | steps/s | number p50, s | p95 | point p50, s | p95 | a core | growth a minute | server |"
+                "| tabs | steps/s | number p50, s | p95 | point p50, s | p95 | a core | growth a"
+                " minute | server |"
             )
             print("|---|---|---|---|---|---|---|---|---|")
             for tabs, pace, seconds in ((1, 1.0, 30.0), (1, 5.0, 60.0 * minutes), (5, 5.0, 30.0)):

@@ -210,7 +210,8 @@ def repeat(case: Case, steps: int, seeds: int) -> Found:
 def main(seeds: int) -> None:
     print(f"{seeds} seeds each; shares of the fits.\n")
     print(
-        "| series | steps | a in its interval | b - a | forecast | shape fails | halves fail | conclusive |"
+        "| series | steps | a in its interval | b - a | forecast | shape fails | halves fail |"
+        " conclusive |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for name, case in TRUE.items():

@@ -56,8 +56,14 @@ def measure(counts: Sequence[int] = RANKS) -> Iterator[str]:
     """Rows of a Markdown table."""
     torch.set_num_threads(1)
     own = LAYOUT.size
-    yield f"A vector: {own} float64 = {own * NUMBER_BYTES / 1e3:.0f} kB, {own - ADDITIVE_FROM} of them additive.\n"
-    yield "| ranks | gathered on every rank, MB | all-gather, ms | reduced instead, ms | rank 0 merges, CPU s |"
+    yield (
+        f"A vector: {own} float64 = {own * NUMBER_BYTES / 1e3:.0f} kB, {own - ADDITIVE_FROM} of"
+        " them additive.\n"
+    )
+    yield (
+        "| ranks | gathered on every rank, MB | all-gather, ms | reduced instead, ms | rank 0"
+        " merges, CPU s |"
+    )
     yield "|---|---|---|---|---|"
     for ranks in counts:
         gathered = ranks * own * NUMBER_BYTES / 1e6
@@ -65,8 +71,8 @@ def measure(counts: Sequence[int] = RANKS) -> Iterator[str]:
             ranks, own - ADDITIVE_FROM
         )
         yield (
-            f"| {ranks} | {gathered:.1f} | {1e3 * all_gather_seconds(ranks, own):.2f} | {1e3 * reduced:.2f} "
-            f"| {merge_seconds(ranks):.3f} |"
+            f"| {ranks} | {gathered:.1f} | {1e3 * all_gather_seconds(ranks, own):.2f} |"
+            f" {1e3 * reduced:.2f} | {merge_seconds(ranks):.3f} |"
         )
 
 

@@ -146,13 +146,17 @@ def sizes(steps: int = STEPS) -> Iterator[str]:
                 started = time.process_time()
                 assert store.read() == steps
                 reading[name].append(time.process_time() - started)
-        yield f"| {steps} steps | bytes per step | writing, µs of CPU per step | one series, ms of CPU |"
+        yield (
+            f"| {steps} steps | bytes per step | writing, µs of CPU per step | one series, ms of"
+            " CPU |"
+        )
         yield "|---|---|---|---|"
         for name, store in stores.items():
             store.close()
             yield (
-                f"| {name} | {_file_bytes(store.file) / steps:.0f} | {writing[name] / steps * 1e6:.0f} "
-                f"| {statistics.median(reading[name]) * 1e3:.1f} |"
+                f"| {name} | {_file_bytes(store.file) / steps:.0f} |"
+                f" {writing[name] / steps * 1e6:.0f} |"
+                f" {statistics.median(reading[name]) * 1e3:.1f} |"
             )
 
 

@@ -141,7 +141,10 @@ async def _read_until(server: RunningServer, end: float, waits: Waits) -> None:
 def measured(seconds: float) -> Iterator[str]:
     """Whole reports as fast as they go and so many a second as are asked for; small ones as fast as
     they go."""
-    yield "| a report has | sent | reports/s | ack median, p99 | REST median, p95 | server CPU per report | bytes per step |"
+    yield (
+        "| a report has | sent | reports/s | ack median, p99 | REST median, p95 | server CPU per"
+        " report | bytes per step |"
+    )
     yield "|---|---|---|---|---|---|---|"
     for scalars, histograms, rate in (
         (SCALARS, HISTOGRAMS, None),
@@ -157,11 +160,12 @@ def measured(seconds: float) -> Iterator[str]:
                 )
             held = sum(path.stat().st_size for path in Path(folder).glob("isentrope.db*"))
         yield (
-            f"| {scalars} scalars, {histograms} histograms of {BINS} bins "
-            f"| {'as fast as it goes' if rate is None else f'{rate:.0f}/s'} | {accepted / seconds:.0f} "
-            f"| {_milliseconds(waits.pushes, 0.5)}, {_milliseconds(waits.pushes, 0.99)} "
-            f"| {_milliseconds(waits.readings, 0.5)}, {_milliseconds(waits.readings, 0.95)} "
-            f"| {cpu / accepted * 1e6:.0f} µs | {held / accepted:.0f} |"
+            f"| {scalars} scalars, {histograms} histograms of {BINS} bins |"
+            f" {'as fast as it goes' if rate is None else f'{rate:.0f}/s'} |"
+            f" {accepted / seconds:.0f} | {_milliseconds(waits.pushes, 0.5)},"
+            f" {_milliseconds(waits.pushes, 0.99)} | {_milliseconds(waits.readings, 0.5)},"
+            f" {_milliseconds(waits.readings, 0.95)} | {cpu / accepted * 1e6:.0f} µs |"
+            f" {held / accepted:.0f} |"
         )
 
 

@@ -171,13 +171,17 @@ def measure(rounds: int = 12) -> list[str]:
     seconds = seconds_per_step(rounds)
     tokens = SEQUENCES * COMPLETION
     rows = [
-        f"| TRL step: {tokens} tokens of {VOCABULARY}, width {MODEL['hidden_size']}, {DEVICE} | time | median ratio | middle half of the ratios |",
+        (
+            f"| TRL step: {tokens} tokens of {VOCABULARY}, width {MODEL['hidden_size']}, {DEVICE} |"
+            " time | median ratio | middle half of the ratios |"
+        ),
         "|---|---|---|---|",
     ]
     for name, own in seconds.items():
         ratios = [mine / alone for mine, alone in zip(own, seconds["alone"], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         rows.append(
-            f"| {name} | {statistics.median(own) * 1e3:.0f} ms | {middle:.3f} × | {low:.3f} to {high:.3f} |"
+            f"| {name} | {statistics.median(own) * 1e3:.0f} ms | {middle:.3f} × | {low:.3f} to"
+            f" {high:.3f} |"
         )
     return rows

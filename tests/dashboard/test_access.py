@@ -36,9 +36,13 @@ def test_a_training_process_gets_the_address_that_the_browser_uses(
 
 def token(name: str, **known: object) -> AccessToken:
     values: dict[str, object] = {
-        "id": name[:8], "name": name, "scope": TokenScope.READ, "created_at": 1.0, "revoked_at": None,
+        "id": name[:8],
+        "name": name,
+        "scope": TokenScope.READ,
+        "created_at": 1.0,
+        "revoked_at": None,
         "last_used_at": None,
-    }  # fmt: skip
+    }
     return AccessToken(**{**values, **known})  # type: ignore[arg-type]
 
 
@@ -61,8 +65,14 @@ def test_a_person_s_token_comes_with_an_address_that_signs_in(
     scope: TokenScope, signs_in: bool
 ) -> None:
     made = CreatedToken(
-        id="1", name="anna", scope=scope, created_at=1.0, revoked_at=None, last_used_at=None, token="ise_a+b",
-    )  # fmt: skip
+        id="1",
+        name="anna",
+        scope=scope,
+        created_at=1.0,
+        revoked_at=None,
+        last_used_at=None,
+        token="ise_a+b",
+    )
     assert ("http://host/?token=ise_a%2Bb" in words(made_token(made, "http://host"))) == signs_in
 
 

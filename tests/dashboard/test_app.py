@@ -166,13 +166,17 @@ def test_a_callback_that_fails_again_at_the_same_place_is_logged_once(
 
 
 def test_only_credentials_are_forwarded() -> None:
-    cookies = b"theme=dark; isentrope_session_a=s3cret; isentrope_session_b=a b; __Host-isentrope_session_c=z"
+    cookies = (
+        b"theme=dark; isentrope_session_a=s3cret; isentrope_session_b=a b;"
+        b" __Host-isentrope_session_c=z"
+    )
     headers = [
         (b"cookie", cookies),
         (b"authorization", b"Bearer other"),
         (b"x-forwarded-for", b"1.2.3.4"),
     ]
     assert credentials_of(HTTPConnection({"type": "http", "headers": headers})) == {
-        "Cookie": "isentrope_session_a=s3cret; __Host-isentrope_session_c=z", "Authorization": "Bearer other",
-    }  # fmt: skip
+        "Cookie": "isentrope_session_a=s3cret; __Host-isentrope_session_c=z",
+        "Authorization": "Bearer other",
+    }
     assert credentials_of(HTTPConnection({"type": "http", "headers": []})) == {}

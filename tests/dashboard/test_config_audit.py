@@ -24,12 +24,26 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 def test_configuration_is_flattened() -> None:
-    nested = {"lr": 1e-6, "policy": {"layers": 2, "rope": {"base": 1e4}}, "betas": [0.9, 0.99], "empty": {},
-              "sources": [{"name": "a"}, {"name": "b"}], "text": "x", "none": None}  # fmt: skip
+    nested = {
+        "lr": 1e-6,
+        "policy": {"layers": 2, "rope": {"base": 1e4}},
+        "betas": [0.9, 0.99],
+        "empty": {},
+        "sources": [{"name": "a"}, {"name": "b"}],
+        "text": "x",
+        "none": None,
+    }
     assert flat(nested) == {
-        "lr": "1e-06", "policy.layers": "2", "policy.rope.base": "10000.0", "betas": "[0.9, 0.99]", "empty": "{}",
-        "sources.0.name": "a", "sources.1.name": "b", "text": "x", "none": "null",
-    }  # fmt: skip
+        "lr": "1e-06",
+        "policy.layers": "2",
+        "policy.rope.base": "10000.0",
+        "betas": "[0.9, 0.99]",
+        "empty": "{}",
+        "sources.0.name": "a",
+        "sources.1.name": "b",
+        "text": "x",
+        "none": "null",
+    }
 
 
 @pytest.mark.parametrize(

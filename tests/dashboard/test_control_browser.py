@@ -15,8 +15,14 @@ from tests.server.in_thread import ServerInThread
 
 pytestmark = pytest.mark.browser
 
-WITH = "document.querySelector('#chart-entropy .js-plotly-plot').data.filter(t => t.meta === 'with').length === 1"
-LINE = "document.querySelector('#{chart} .js-plotly-plot').data.filter(t => ['with', 'suggested'].includes(t.meta)).map(t => [t.meta, t.y[1]])"
+WITH = (
+    "document.querySelector('#chart-entropy .js-plotly-plot').data.filter(t => t.meta ==="
+    " 'with').length === 1"
+)
+LINE = (
+    "document.querySelector('#{chart} .js-plotly-plot').data.filter(t => ['with',"
+    " 'suggested'].includes(t.meta)).map(t => [t.meta, t.y[1]])"
+)
 
 
 def choose(page: Page, label: str, option: str) -> None:
@@ -52,7 +58,8 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
         )
     share = LINE.format(chart="chart-clip") + "[0][1]"
     page.wait_for_function(
-        f"() => document.querySelector('#control-clipped').textContent.startsWith((100 * {share}).toFixed(1))"
+        "() => document.querySelector('#control-clipped').textContent.startsWith((100 *"
+        f" {share}).toFixed(1))"
     )
     page.mouse.up()
     expect(page.locator("#control-status")).to_contain_text("Not pushed")

@@ -108,9 +108,13 @@ def test_tokens_that_no_bin_counts_are_marked() -> None:
     found = replace(made([1, 2, 3], [0.0] * 3, [1.0] * 3, [[1, 3]] * 3), not_finite=[0, 1200, 0])
     panel = PANELS["probability"]
     shown = Shown(
-        scheme="dark", scale=Scale(), first=1, last=3, is_live=False,
+        scheme="dark",
+        scale=Scale(),
+        first=1,
+        last=3,
+        is_live=False,
         histograms={str(panel.quantity and panel.quantity.histogram): found},
-    )  # fmt: skip
+    )
     figure = panel.figure(shown)
     assert isinstance(figure, dict)
     (marks,) = [trace for trace in figure["data"] if trace.get("mode") == "markers"]
@@ -143,8 +147,17 @@ def test_thresholds_are_those_of_the_method_that_was_active() -> None:
         "score/discriminator_mean": columns(range(1, 8), [0.125] * 7),
     }
     scalars = {"score/discriminator_mean": 0.125, "score/discriminator_std": 0.5}
-    report = answers.StepReport(step=7, recorded_at=0, received_at=0, control_version=0, incarnation="a", rank=0,
-                                scalars=scalars, histograms=[], labels={})  # fmt: skip
+    report = answers.StepReport(
+        step=7,
+        recorded_at=0,
+        received_at=0,
+        control_version=0,
+        incarnation="a",
+        rank=0,
+        scalars=scalars,
+        histograms=[],
+        labels={},
+    )
     shown = replace(SHOWN, series=series, history=history, chosen=7, report=report)
     assert thresholds(vocab_centered, shown) == {"µ₊": {4: (2.0, 0.5), 5: (2.0, 0.5)}}
     assert thresholds(discriminator, shown) == {

@@ -115,7 +115,8 @@ def test_a_new_step_is_painted(site: Site, open_page: OpenPage) -> None:
     site.more(run, 1)
     expect(page.locator("#run-step")).to_have_text("13")
     page.wait_for_function(
-        "() => document.querySelector('#chart-entropy .js-plotly-plot').data.find(t => t.name === 'entropy').x.at(-1) === 13"
+        "() => document.querySelector('#chart-entropy .js-plotly-plot').data.find(t => t.name ==="
+        " 'entropy').x.at(-1) === 13"
     )
 
 

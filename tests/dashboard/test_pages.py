@@ -17,12 +17,39 @@ from tests.dashboard.conftest import OpenPage, Site
 pytestmark = pytest.mark.browser
 
 PIECES = (
-    "<img src=x onerror=window.ran=1>", "<script>window.ran=1</script>", "\"><svg onload=window.ran=1>",
-    "javascript:window.ran=1", "{{constructor.constructor('window.ran=1')()}}", "<b>bold</b>", "<a href='javascript:1'>x</a>",
-    "</title><script>window.ran=1</script>", "$\\href{javascript:window.ran=1}{x}$", "%{x}<extra></extra>",
-)  # fmt: skip
-WRAPPED = ("{}", "a{}", "{}b", "'{}'", '"{}"', "<!--{}-->", "&lt;{}&gt;", "\u202e{}", "{}\u2028", "\\{}", "`{}`", "<{}>",
-           "[{}](x)", "{}{}", "\ufeff{}", "x={}&y", "/*{}*/", "<p>{}</p>", "'-{}-'", "</p>{}")  # fmt: skip
+    "<img src=x onerror=window.ran=1>",
+    "<script>window.ran=1</script>",
+    '"><svg onload=window.ran=1>',
+    "javascript:window.ran=1",
+    "{{constructor.constructor('window.ran=1')()}}",
+    "<b>bold</b>",
+    "<a href='javascript:1'>x</a>",
+    "</title><script>window.ran=1</script>",
+    "$\\href{javascript:window.ran=1}{x}$",
+    "%{x}<extra></extra>",
+)
+WRAPPED = (
+    "{}",
+    "a{}",
+    "{}b",
+    "'{}'",
+    '"{}"',
+    "<!--{}-->",
+    "&lt;{}&gt;",
+    "\u202e{}",
+    "{}\u2028",
+    "\\{}",
+    "`{}`",
+    "<{}>",
+    "[{}](x)",
+    "{}{}",
+    "\ufeff{}",
+    "x={}&y",
+    "/*{}*/",
+    "<p>{}</p>",
+    "'-{}-'",
+    "</p>{}",
+)
 PAYLOADS = [wrapping.replace("{}", piece) for piece in PIECES for wrapping in WRAPPED]
 """200 texts that would run, or break out of their place, where a page took them for markup."""
 
@@ -62,14 +89,12 @@ def test_no_page_has_a_violation_and_none_scrolls_sideways(
         assert violations(page) == []
     page.set_viewport_size({"width": 390, "height": 844})
     page.wait_for_timeout(500)
-    wide = page.evaluate(
-        """() => [...document.querySelectorAll('body *')].filter((e) => {
+    wide = page.evaluate("""() => [...document.querySelectorAll('body *')].filter((e) => {
              const box = e.getBoundingClientRect();
              if (!box.width || box.right <= innerWidth + 1) return false;
              for (let p = e; p; p = p.parentElement) if (/auto|scroll|hidden|clip/.test(getComputedStyle(p).overflowX) && p !== document.body) return false;
              return true;
-           }).slice(0, 5).map((e) => e.tagName + '.' + e.className)"""
-    )
+           }).slice(0, 5).map((e) => e.tagName + '.' + e.className)""")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390, wide
     assert violations(page) == []
 
@@ -106,11 +131,11 @@ def test_hostile_texts_stay_texts(site: Site, open_page: OpenPage) -> None:
             tags=tuple(text[:60] for text in PAYLOADS[part::20]),
             config={text[:80]: text for text in PAYLOADS[part::5]},
             change=hostile,
-            finished=RunFinished(
-                status="failed", error="\n".join(PAYLOADS), finished_at=time.time()
-            )
-            if part
-            else None,
+            finished=(
+                RunFinished(status="failed", error="\n".join(PAYLOADS), finished_at=time.time())
+                if part
+                else None
+            ),
         )
         for part in range(2)
     ]

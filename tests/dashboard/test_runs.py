@@ -23,9 +23,16 @@ from tests.dashboard.made_answers import words
 from tests.server.rank import Rank
 
 HOSTILE = (
-    "<img src=x onerror=alert(1)>", "<script>alert(1)</script>", "{{constructor}}", "javascript:alert(1)", "\"'`&lt;",
-    "\u202egnp.exe", "a" * 300, "[x](javascript:alert(1))", "__proto__",
-)  # fmt: skip
+    "<img src=x onerror=alert(1)>",
+    "<script>alert(1)</script>",
+    "{{constructor}}",
+    "javascript:alert(1)",
+    "\"'`&lt;",
+    "\u202egnp.exe",
+    "a" * 300,
+    "[x](javascript:alert(1))",
+    "__proto__",
+)
 
 
 def digest(**known: Any) -> RunDigest:
@@ -45,9 +52,18 @@ def digest(**known: Any) -> RunDigest:
 
 def summary(**known: Any) -> RunSummary:
     run: dict[str, Any] = {
-        "id": "r1", "name": "a run", "project": "p", "status": Status.RUNNING, "step": None, "planned_steps": None,
-        "created_at": 1.0, "last_report_at": None, "tags": [], "notes": "", "config": {},
-    }  # fmt: skip
+        "id": "r1",
+        "name": "a run",
+        "project": "p",
+        "status": Status.RUNNING,
+        "step": None,
+        "planned_steps": None,
+        "created_at": 1.0,
+        "last_report_at": None,
+        "tags": [],
+        "notes": "",
+        "config": {},
+    }
     return RunSummary(**{**run, **known})
 
 
@@ -55,8 +71,15 @@ def summary(**known: Any) -> RunSummary:
 def test_what_was_not_measured_is_a_dash(known: RunDigest | None) -> None:
     row = runs.run_row(summary(digest=known))
     measured = (
-        "share_lost", "steps_to_three_quarters_lost", "entropy", "reward", "step", "control", "tags", "last_report_at"
-    )  # fmt: skip
+        "share_lost",
+        "steps_to_three_quarters_lost",
+        "entropy",
+        "reward",
+        "step",
+        "control",
+        "tags",
+        "last_report_at",
+    )
     assert {row[name] for name in measured} == {MISSING}
     assert words(row["attention"]) == "No data"
     assert words(row["status"]) == "Live no report yet"
@@ -65,14 +88,22 @@ def test_what_was_not_measured_is_a_dash(known: RunDigest | None) -> None:
 def test_a_row_shows_the_digest() -> None:
     row = runs.run_row(
         summary(
-            step=108, planned_steps=300, last_report_at=5.0, tags=["7b"],
+            step=108,
+            planned_steps=300,
+            last_report_at=5.0,
+            tags=["7b"],
             digest=digest(
-                level=HealthLevel.ACT, share_lost=0.716, steps_to_three_quarters_lost=11.2, entropy=0.0961, reward=0.0,
-                entropy_line=[0.4, 0.1], control=DigestControl(method="clip_v", mu_low=None, mu_high=2.5, hold_target=None),
+                level=HealthLevel.ACT,
+                share_lost=0.716,
+                steps_to_three_quarters_lost=11.2,
+                entropy=0.0961,
+                reward=0.0,
+                entropy_line=[0.4, 0.1],
+                control=DigestControl(method="clip_v", mu_low=None, mu_high=2.5, hold_target=None),
                 seconds_per_step=3.6,
             ),
         )
-    )  # fmt: skip
+    )
     shown = {
         name: words(row[name])
         for name in (
@@ -86,9 +117,14 @@ def test_a_row_shows_the_digest() -> None:
         )
     }
     assert shown == {
-        "attention": "Act", "share_lost": "72\N{NO-BREAK SPACE}%", "steps_to_three_quarters_lost": "12 steps", "entropy": "0.096", "reward": "0.000",
-        "step": "108 / 300", "control": "Clip_V µ₊ 2.50",
-    }  # fmt: skip
+        "attention": "Act",
+        "share_lost": "72\N{NO-BREAK SPACE}%",
+        "steps_to_three_quarters_lost": "12 steps",
+        "entropy": "0.096",
+        "reward": "0.000",
+        "step": "108 / 300",
+        "control": "Clip_V µ₊ 2.50",
+    }
     assert words(row["status"]) == "Live 3.60 s per step"
     assert row["last_report_at"].to_plotly_json()["props"]["data-since"] == 5.0
 
@@ -96,16 +132,35 @@ def test_a_row_shows_the_digest() -> None:
 @pytest.mark.parametrize(
     ("known", "health", "status"),
     [
-        ({"status": Status.FINISHED, "step": 300, "planned_steps": 300}, "Ended", "Finished all 300 steps"),
-        ({"status": Status.FAILED, "digest": digest(reason="CUDA out of memory")}, "Ended", "Failed CUDA out of memory"),
+        (
+            {"status": Status.FINISHED, "step": 300, "planned_steps": 300},
+            "Ended",
+            "Finished all 300 steps",
+        ),
+        (
+            {"status": Status.FAILED, "digest": digest(reason="CUDA out of memory")},
+            "Ended",
+            "Failed CUDA out of memory",
+        ),
         ({"status": Status.ENDED}, "Ended", "Ended the process ended without finishing"),
-        ({"status": Status.SILENT, "digest": digest(level=HealthLevel.HEALTHY)}, "Silent", "Silent no report yet"),
+        (
+            {"status": Status.SILENT, "digest": digest(level=HealthLevel.HEALTHY)},
+            "Silent",
+            "Silent no report yet",
+        ),
         ({"digest": digest(level=HealthLevel.HOLDING)}, "Holding", "Live no report yet"),
-        ({"status": Status.FAILED, "digest": digest(level=HealthLevel.ACT, share_lost=0.9)}, "Ended, collapsed", "Failed"),
-        ({"status": Status.ENDED, "digest": digest(level=HealthLevel.WATCH, share_lost=-0.3)}, "Ended, risen",
-         "Ended the process ended without finishing"),
+        (
+            {"status": Status.FAILED, "digest": digest(level=HealthLevel.ACT, share_lost=0.9)},
+            "Ended, collapsed",
+            "Failed",
+        ),
+        (
+            {"status": Status.ENDED, "digest": digest(level=HealthLevel.WATCH, share_lost=-0.3)},
+            "Ended, risen",
+            "Ended the process ended without finishing",
+        ),
     ],
-)  # fmt: skip
+)
 def test_status_comes_with_its_reason(known: dict[str, Any], health: str, status: str) -> None:
     row = runs.run_row(summary(**known))
     assert (words(row["attention"]), words(row["status"])) == (health, status)
@@ -220,11 +275,17 @@ def test_blocks_join_by_project(site: Site, sweep: list[str], size: int) -> None
 @pytest.mark.parametrize(
     ("query", "found"),
     [
-        ({"q": "sweep 3"}, 1), ({"project": "block-1"}, 3), ({"status": "running"}, 7), ({"status": "failed"}, 0),
-        ({"health": "act"}, 0), ({"health": "ended"}, 0), ({"health": "ended", "status": "running"}, 0),
-        ({"health": "silent", "status": "no such"}, 0), ({"health": "no such", "status": "no such"}, 7),
+        ({"q": "sweep 3"}, 1),
+        ({"project": "block-1"}, 3),
+        ({"status": "running"}, 7),
+        ({"status": "failed"}, 0),
+        ({"health": "act"}, 0),
+        ({"health": "ended"}, 0),
+        ({"health": "ended", "status": "running"}, 0),
+        ({"health": "silent", "status": "no such"}, 0),
+        ({"health": "no such", "status": "no such"}, 7),
     ],
-)  # fmt: skip
+)
 def test_filters_of_the_address_choose_runs(
     site: Site, sweep: list[str], query: dict[str, str], found: int
 ) -> None:

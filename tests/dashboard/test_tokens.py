@@ -30,12 +30,22 @@ def rollout(*parts: tuple[str, float | None, bool | None], **known: Any) -> Roll
     of_counted = [None if value is None else 1.0 for value in contributions]
     return Rollout(
         **{
-            "rank": 0, "sequence": 7, "first_position": 20, "cut_before": False, "cut_after": False, "advantage": -1.25,
-            "reward": 0.0, "absolute_contribution": 1.0, "texts": texts, "kept": kept, "contributions": contributions,
+            "rank": 0,
+            "sequence": 7,
+            "first_position": 20,
+            "cut_before": False,
+            "cut_after": False,
+            "advantage": -1.25,
+            "reward": 0.0,
+            "absolute_contribution": 1.0,
+            "texts": texts,
+            "kept": kept,
+            "contributions": contributions,
             "logprobs": [value and -math.log(2) for value in of_counted],
-            "vocab_centered_scores": [value and 0.2 for value in of_counted], **known,
+            "vocab_centered_scores": [value and 0.2 for value in of_counted],
+            **known,
         }
-    )  # fmt: skip
+    )
 
 
 def answer(*items: Rollout, **known: Any) -> Rollouts:
@@ -94,9 +104,13 @@ def test_what_a_threshold_would_clip_is_outlined() -> None:
 
 def test_a_token_has_its_numbers() -> None:
     assert shown(WAIT)[0]["data-facts"].split("\n") == [
-        "“␣wait”\tclipped", "Share of the pull\t−25.0\N{NO-BREAK SPACE}%", "Probability p\t0.500", "Score S_c\t+2.0 σ",
-        "Advantage A\t−1.25", "Position\trow 7, token 21",
-    ]  # fmt: skip
+        "“␣wait”\tclipped",
+        "Share of the pull\t−25.0\N{NO-BREAK SPACE}%",
+        "Probability p\t0.500",
+        "Score S_c\t+2.0 σ",
+        "Advantage A\t−1.25",
+        "Position\trow 7, token 21",
+    ]
 
 
 def test_influences_colour_where_every_step_shown_has_them() -> None:
@@ -148,9 +162,17 @@ def test_what_is_cut_shows_it_and_what_is_invisible_can_be_seen() -> None:
     )
     row = json.loads(to_json(token_text.rollout_rows(answer(item), token_text.Filter())))[0]
     pieces = row["props"]["children"][1]["props"]["children"]
-    assert [piece if isinstance(piece, str) else [piece["props"]["children"]] for piece in pieces] == [
-        "… ", ["·"], ["␣"], ["⏎⏎"], "\n", ["\\u202e"], " …",
-    ]  # fmt: skip
+    assert [
+        piece if isinstance(piece, str) else [piece["props"]["children"]] for piece in pieces
+    ] == [
+        "… ",
+        ["·"],
+        ["␣"],
+        ["⏎⏎"],
+        "\n",
+        ["\\u202e"],
+        " …",
+    ]
 
 
 def test_numbers_are_written_as_shares_and_probabilities() -> None:
@@ -315,7 +337,8 @@ def test_a_rollout_has_its_prompt_and_the_parts_of_its_reward() -> None:
     (row,) = token_text.rollout_rows(answer(asked), token_text.Filter())
     assert (
         " ".join(words(row).split())
-        == "Rollout 7 reward 0.50 format 0.25 advantage +2.00 <b>7 8 9 Then wait ! so it expected 24"
+        == "Rollout 7 reward 0.50 format 0.25 advantage +2.00 <b>7 8 9 Then wait ! so it"
+        " expected 24"
     )
     assert len(token_text.rollout_rows(answer(asked, WAIT), token_text.Filter(text="8 9"))) == 1
     assert (

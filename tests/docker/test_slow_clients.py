@@ -45,7 +45,10 @@ class _Addresses:
 
 def quick(configuration: str) -> str:
     """With short waits for a client, and few connections."""
-    timeouts = r"(timeout http-request|timeout client|client_header_timeout|client_body_timeout|send_timeout) \d+s"
+    timeouts = (
+        r"(timeout http-request|timeout"
+        r" client|client_header_timeout|client_body_timeout|send_timeout) \d+s"
+    )
     text = re.sub(timeouts, rf"\1 {QUICK_SECONDS}s", configuration)
     return text.replace("sc0_conn_cur gt 200", f"sc0_conn_cur gt {CONNECTIONS}")
 

@@ -151,7 +151,10 @@ def unread_exports(stage: Stage) -> Verdict:
     trainer = stage.running_trainer("beside")
     stage.expect_delivery(wide)
     before = mebibytes(stage.server.pid)
-    request = f"GET /api/v1/runs/wide/export?format=jsonl HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {stage.server.token}\r\n\r\n"
+    request = (
+        "GET /api/v1/runs/wide/export?format=jsonl HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization:"
+        f" Bearer {stage.server.token}\r\n\r\n"
+    )
     for connection in [stage.enter(connected(stage)) for _ in range(UNREAD)]:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.sendall(request.encode())

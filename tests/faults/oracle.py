@@ -287,7 +287,8 @@ def _judge_decisions(total: Verdict, ledger: Ledger, controls: Sequence[StoredCo
             reported = (control.state, control.applied_step)
             total.require(
                 control.state == "PARTIAL" or reported == ("APPLIED", decision.step),
-                f"control {decision.version} was applied at step {decision.step}; the server reports {reported}",
+                f"control {decision.version} was applied at step {decision.step}; the server"
+                f" reports {reported}",
             )
 
 

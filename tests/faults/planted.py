@@ -294,7 +294,8 @@ def run_planted(names: Sequence[str]) -> int:
     chosen = [bug for bug in BUGS if not names or bug.name in names]
     unnoticed = [bug.name for bug in chosen if not any(_is_found(bug) for _ in range(CHANCES))]
     print(
-        f"\n{len(chosen) - len(unnoticed)} of {len(chosen)} bugs were caught, {time.monotonic() - started:.0f} s"
+        f"\n{len(chosen) - len(unnoticed)} of {len(chosen)} bugs were caught,"
+        f" {time.monotonic() - started:.0f} s"
     )
     if unnoticed:
         print(f"Not caught: {', '.join(unnoticed)}")

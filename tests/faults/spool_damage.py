@@ -44,9 +44,15 @@ def flipped_bit(stage: Stage) -> Verdict:
 
 def _run(run_id: str) -> RunStarted:
     return RunStarted(
-        run_id=run_id, incarnation="first", rank=0, world_size=1, name="damaged", project="faults", started_at=0.0,
+        run_id=run_id,
+        incarnation="first",
+        rank=0,
+        world_size=1,
+        name="damaged",
+        project="faults",
+        started_at=0.0,
         probe_version="0.1.0",
-    )  # fmt: skip
+    )
 
 
 def _messages(run: RunStarted) -> list[Payload]:

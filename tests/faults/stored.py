@@ -122,7 +122,8 @@ def _stream(connection: Connection, key: int, acked_through: int) -> StoredStrea
     )
     gaps = connection.execute(
         text(
-            "SELECT first_seq, last_seq, reason FROM gaps WHERE stream_key = :key ORDER BY first_seq"
+            "SELECT first_seq, last_seq, reason FROM gaps WHERE stream_key = :key ORDER BY"
+            " first_seq"
         ),
         {"key": key},
     )

@@ -81,9 +81,18 @@ def full_report(step: int) -> StepReport:
         name="entropy/token", low=0.0, high=float("inf"), counts=(1,) * 8, not_finite=2
     )
     token = DrivingToken(
-        rank=0, sequence=None, position=3, token_id=None, text="<b>\0", logprob=float("-inf"), entropy=1.0,
-        vocab_centered_score=0.1, advantage=1.0, contribution=float("nan"), kept=True,
-    )  # fmt: skip
+        rank=0,
+        sequence=None,
+        position=3,
+        token_id=None,
+        text="<b>\0",
+        logprob=float("-inf"),
+        entropy=1.0,
+        vocab_centered_score=0.1,
+        advantage=1.0,
+        contribution=float("nan"),
+        kept=True,
+    )
     plain = step_report(
         step,
         {"entropy/mean": 1.0 / (step + 1), "reward/mean": float("nan")},

@@ -482,8 +482,9 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     monkeypatch.setattr("isentrope_server.commands.up", up)
     result = CliRunner().invoke(frame.main, ["up"])
     assert result.exit_code == 1
-    assert result.output == (
-        f"Error: `isentrope up` needs the extra server,dashboard: {install_command('server,dashboard')} (there is no fastapi).\n"
+    assert (
+        result.output == "Error: `isentrope up` needs the extra server,dashboard:"
+        f" {install_command('server,dashboard')} (there is no fastapi).\n"
     )
 
 

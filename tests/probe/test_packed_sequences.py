@@ -44,10 +44,18 @@ def run(
     scores = score()
     sampler = scores.logprobs.detach() + in_layout(NOISE)
     logprobs = probe.gate(
-        scores, ADVANTAGES, in_layout(COUNTS & MASK), sampler_logprobs=sampler, old_logprobs=scores.logprobs.detach(),
-        ref_logprobs=sampler.clone(), groups=GROUPS, old_entropies=scores.entropies.detach() + 0.01,
-        completions={"reward": REWARDS}, rescore=lambda: score(0.1), **packed,  # type: ignore[arg-type]
-    )  # fmt: skip
+        scores,
+        ADVANTAGES,
+        in_layout(COUNTS & MASK),
+        sampler_logprobs=sampler,
+        old_logprobs=scores.logprobs.detach(),
+        ref_logprobs=sampler.clone(),
+        groups=GROUPS,
+        old_entropies=scores.entropies.detach() + 0.01,
+        completions={"reward": REWARDS},
+        rescore=lambda: score(0.1),
+        **packed,  # type: ignore[arg-type]
+    )
     assert logprobs.shape == in_layout(IDS).shape
     per_token = in_layout(ADVANTAGES.unsqueeze(1).expand(6, 7))
     weights = per_token * in_layout(COUNTS & MASK)

@@ -54,7 +54,8 @@ def test_what_a_server_would_refuse_is_left_out_and_said_once(
     assert [
         record.getMessage() for record in caplog.records if "logged scalars" in record.getMessage()
     ] == [
-        f"1 logged scalars are not reported; a name has at most 500 characters, a step 10000 of them: {'n' * 100}"
+        "1 logged scalars are not reported; a name has at most 500 characters, a step 10000 of"
+        f" them: {'n' * 100}"
     ]
 
 
@@ -409,7 +410,7 @@ def test_advantages_that_are_not_finite_are_left_out_with_a_warning(
         clean.gate(clean.score(logits, token_ids), advantages, mask)
     probe.step(1)
     clean.step(1)
-    (report,), (without) = reports(transport), reports(clean_transport)[0]
+    (report,), without = reports(transport), reports(clean_transport)[0]
     assert report.scalars["token/not_finite"] == 6
     for name in (
         "token/count",

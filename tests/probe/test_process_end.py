@@ -66,7 +66,9 @@ ENDINGS = {
     "spawned(trains)": {("ended", "")},
     "spawned(fails)": {("failed", "RuntimeError: boom")},
     # A child ends nothing of its parent's; this parent is killed.
-    "probe = begun(); time.sleep(0.3)\nif os.fork() == 0: sys.exit(0)\nos.wait(); os._exit(0)": set(),
+    "probe = begun(); time.sleep(0.3)\nif os.fork() == 0: sys.exit(0)\nos.wait(); os._exit(0)": (
+        set()
+    ),
 }
 
 
@@ -170,7 +172,10 @@ def test_a_failed_run_has_the_last_lines_of_an_output_that_is_a_file(
     tmp_path: Path, texts: str
 ) -> None:
     begin = "import isentrope; probe = isentrope.Probe('run'); probe.step(1)"
-    writes = "for number in range(1000): print('line', number)\nimport os; os.write(2, b'from below Python\\n'); 1 / 0"
+    writes = (
+        "for number in range(1000): print('line', number)\nimport os; os.write(2, b'from below"
+        " Python\\n'); 1 / 0"
+    )
     environment = os.environ | {
         "ISENTROPE_HOME": str(tmp_path),
         "ISENTROPE_MODE": "offline",

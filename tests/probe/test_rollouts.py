@@ -372,9 +372,17 @@ def test_prompts_reward_parts_and_answers_come_along(monkeypatch: pytest.MonkeyP
     long = torch.full((1, 120), 25)  # "Z"
     prompts = [torch.tensor([[-1, 0, 1], [2, -1, -1]]), long]
     known = [
-        {"reward": torch.tensor([1.0, 0.5]), "reward/format": torch.tensor([0.25, float("nan")]), "answer": ["42", None]},
-        {"reward": torch.tensor([0.0]), "reward/format": torch.tensor([float("inf")]), "answer": ["é" * 40]},
-    ]  # fmt: skip
+        {
+            "reward": torch.tensor([1.0, 0.5]),
+            "reward/format": torch.tensor([0.25, float("nan")]),
+            "answer": ["42", None],
+        },
+        {
+            "reward": torch.tensor([0.0]),
+            "reward/format": torch.tensor([float("inf")]),
+            "answer": ["é" * 40],
+        },
+    ]
 
     def rollouts() -> dict[int | None, Rollout]:
         probe, transport = probe_and_transport(tokenizer=Letters())

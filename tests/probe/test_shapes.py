@@ -26,6 +26,9 @@ def test_a_wrong_shape_or_type_is_refused() -> None:
 
 @pytest.mark.slow
 def test_no_shape_library_is_imported_outside_of_tests() -> None:
-    code = "import sys, isentrope; isentrope.Probe; print({'jaxtyping', 'beartype'} & set(sys.modules))"
+    code = (
+        "import sys, isentrope; isentrope.Probe; print({'jaxtyping', 'beartype'} &"
+        " set(sys.modules))"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"

@@ -24,8 +24,16 @@ class ThrowAwayAuthority:
         self.certificate = folder / "ca.pem"
         self._key = folder / "ca.key"
         self._openssl(
-            "req", "-x509", *_new_key(self._key), "-days", "1", "-out", str(self.certificate), "-subj", f"/CN={name}"
-        )  # fmt: skip
+            "req",
+            "-x509",
+            *_new_key(self._key),
+            "-days",
+            "1",
+            "-out",
+            str(self.certificate),
+            "-subj",
+            f"/CN={name}",
+        )
 
     def sign(self, name: str, *, address: str = "IP:127.0.0.1,DNS:localhost") -> SignedPair:
         """A pair for a server at these addresses, or for a client."""
@@ -34,9 +42,22 @@ class ThrowAwayAuthority:
         extensions.write_text(f"subjectAltName={address}\n")
         self._openssl("req", *_new_key(pair.key), "-out", str(request), "-subj", f"/CN={name}")
         self._openssl(
-            "x509", "-req", "-in", str(request), "-CA", str(self.certificate), "-CAkey", str(self._key),
-            "-CAcreateserial", "-days", "1", "-out", str(pair.certificate), "-extfile", str(extensions),
-        )  # fmt: skip
+            "x509",
+            "-req",
+            "-in",
+            str(request),
+            "-CA",
+            str(self.certificate),
+            "-CAkey",
+            str(self._key),
+            "-CAcreateserial",
+            "-days",
+            "1",
+            "-out",
+            str(pair.certificate),
+            "-extfile",
+            str(extensions),
+        )
         return pair
 
     def _openssl(self, *arguments: str) -> None:

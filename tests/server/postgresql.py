@@ -27,7 +27,10 @@ from psycopg import sql
 from isentrope_server.store.database import Database, upgrade
 
 _NOBODY = 65534
-_BECOME_NOBODY = f"import os, sys; os.setgroups([]); os.setgid({_NOBODY}); os.setuid({_NOBODY}); os.execv(sys.argv[1], sys.argv[1:])"
+_BECOME_NOBODY = (
+    f"import os, sys; os.setgroups([]); os.setgid({_NOBODY}); os.setuid({_NOBODY});"
+    " os.execv(sys.argv[1], sys.argv[1:])"
+)
 """Not by Popen's `user`, which forks: gRPC's handlers then run in the child, and now and then end
 it."""
 _START_SECONDS = 30.0

@@ -114,7 +114,10 @@ def test_each_alert_is_sent_once(receiver: type[Receiver], tmp_path: Path) -> No
     assert first["message"].split("\n") == [
         "collapse it is",
         "unlikely tokens fall.",
-        f"Suggested: isentrope control {rank.run_id} --method clip_v --mu-low 3.0 --scope decreasing",
+        (
+            f"Suggested: isentrope control {rank.run_id} --method clip_v --mu-low 3.0 --scope"
+            " decreasing"
+        ),
         f"https://entropy.example/runs/{rank.run_id}",
     ]
 

@@ -161,7 +161,7 @@ def test_a_backup_of_a_running_server_has_all_it_acknowledged_and_comes_back(
         assert earlier.execute("SELECT step FROM runs").fetchone() == (2,)
     with ServerInThread(home) as server:
         assert steps(server, rank) == 1
-        (entry, *_) = server.http.get("/api/v1/audit").json()["items"]
+        entry, *_ = server.http.get("/api/v1/audit").json()["items"]
         assert (entry["action"], entry["change"]["file"]) == ("database.restored", "backup.db")
         restored = server.http.get("/api/v1/me").json()["restored"]
         assert restored == {

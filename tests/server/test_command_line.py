@@ -222,8 +222,8 @@ def test_names_from_outside_are_printed_so_that_no_terminal_obeys_them(
     result = call(words, environment)
     assert result.exit_code == 0, result.output
     assert (
-        "\\u001b[31mred\\u001b[0m\\u000d2026-01-01 00:00:00  token.created  forged\\u000a\\u202eeman"
-        in result.stdout
+        "\\u001b[31mred\\u001b[0m\\u000d2026-01-01 00:00:00  token.created "
+        " forged\\u000a\\u202eeman" in result.stdout
     )
     assert result.stdout.replace("\n", "").isprintable()
     assert not any(line.startswith("2026-01-01") for line in result.stdout.splitlines())

@@ -191,9 +191,9 @@ def test_what_the_database_refuses_costs_nothing_else_of_a_push_of_many_pieces(
 def _refuse_step_13(transaction: Transaction) -> None:
     transaction.connection.execute(
         text(
-            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN IF 13 BETWEEN NEW.first_step AND NEW.last_step THEN RAISE 'thirteen' USING ERRCODE = '22003'; "
-            "END IF; RETURN NEW; END $$"
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF 13 BETWEEN"
+            " NEW.first_step AND NEW.last_step THEN RAISE 'thirteen' USING ERRCODE = '22003'; END"
+            " IF; RETURN NEW; END $$"
         )
     )
     transaction.connection.execute(

@@ -74,5 +74,5 @@ def test_reports_and_controls_go_through_postgresql(postgresql: PostgreSQL, tmp_
             assert rank.run_id in [
                 run["id"] for run in server.http.get("/api/v1/runs").json()["items"]
             ]
-            (newest, *_) = server.http.get(f"{rank.path}/control/history").json()["items"]
+            newest, *_ = server.http.get(f"{rank.path}/control/history").json()["items"]
             assert (newest["version"], newest["state"]) == (1, "APPLIED")

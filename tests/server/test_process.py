@@ -93,7 +93,10 @@ def test_it_answers_logs_with_time_level_and_logger_and_ends_on_sigterm(tmp_path
         assert httpx.get(f"{url}/healthz", trust_env=False).status_code == 200
         assert (token, "token=" in url) == ("too-short", False)
         assert process.stderr is not None
-        warning = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ WARNING isentrope_server.backend: The owner's token has only 9 "
+        warning = (
+            r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ WARNING isentrope_server.backend: The owner's"
+            r" token has only 9 "
+        )
         assert re.match(warning, process.stderr.readline())
         assert (home / "owner-token").stat().st_mode & 0o777 == 0o600
         assert (home / "isentrope.db").stat().st_mode & 0o077 == 0

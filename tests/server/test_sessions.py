@@ -135,8 +135,13 @@ def test_logging_out_deletes_the_cookie(server: ServerInThread) -> None:
 def test_me_names_the_token_and_how_it_came(server: ServerInThread) -> None:
     made = server.issue("control", "control")
     expected = {
-        "token_id": made["id"], "name": "control", "scope": "control", "is_owner": False, "run_id": None, "restored": None,
-    }  # fmt: skip
+        "token_id": made["id"],
+        "name": "control",
+        "scope": "control",
+        "is_owner": False,
+        "run_id": None,
+        "restored": None,
+    }
     with server.client(made["token"]) as program:
         assert program.get("/api/v1/me").json() == {**expected, "is_session": False}
     with server.client() as browser:

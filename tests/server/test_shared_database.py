@@ -54,8 +54,9 @@ def end_listening_sessions(server: ServerInThread) -> None:
     with server.backend.database.writing_engine.begin() as connection:
         connection.execute(
             text(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND query NOT LIKE '%pg_stat_activity%' AND pid <> pg_backend_pid()"
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname ="
+                " current_database() AND query NOT LIKE '%pg_stat_activity%' AND pid <>"
+                " pg_backend_pid()"
             )
         )
 

@@ -42,8 +42,14 @@ def begin(
     """A trainer that began so many seconds ago, by a clock that is off by so many."""
     now = time.time() + clock
     return Rank(
-        server, run_id=run_id, incarnation=incarnation, rank=rank, name=incarnation, started_at=now - ago, sent_at=now
-    )  # fmt: skip
+        server,
+        run_id=run_id,
+        incarnation=incarnation,
+        rank=rank,
+        name=incarnation,
+        started_at=now - ago,
+        sent_at=now,
+    )
 
 
 def test_a_trainer_whose_clock_was_set_back_an_hour_goes_on_with_its_run(
@@ -116,9 +122,15 @@ def test_an_incarnation_that_is_known_already_keeps_its_place_whatever_its_other
 
 def run_started(incarnation: str, *, started_at: float) -> RunStarted:
     return RunStarted(
-        run_id="r", incarnation=incarnation, rank=0, world_size=1, name="", project="", started_at=started_at,
+        run_id="r",
+        incarnation=incarnation,
+        rank=0,
+        world_size=1,
+        name="",
+        project="",
+        started_at=started_at,
         probe_version="0",
-    )  # fmt: skip
+    )
 
 
 def known_since(time: float) -> Incarnation:

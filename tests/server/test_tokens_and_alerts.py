@@ -25,9 +25,18 @@ HOSTILE = "<img src=x onerror=alert(1)>\x00\u202e{{7*7}}"
 
 def token(contribution: float = -0.5, **known: object) -> DrivingToken:
     fields: dict[str, object] = {
-        "rank": 0, "sequence": 3, "position": 7, "token_id": 42, "text": HOSTILE, "logprob": -0.25, "entropy": 1.5,
-        "vocab_centered_score": 0.5, "advantage": 1.0, "contribution": contribution, "kept": True,
-    }  # fmt: skip
+        "rank": 0,
+        "sequence": 3,
+        "position": 7,
+        "token_id": 42,
+        "text": HOSTILE,
+        "logprob": -0.25,
+        "entropy": 1.5,
+        "vocab_centered_score": 0.5,
+        "advantage": 1.0,
+        "contribution": contribution,
+        "kept": True,
+    }
     return DrivingToken(**(fields | known))  # type: ignore[arg-type]
 
 
@@ -44,11 +53,21 @@ def sums(lowering: float, raising: float) -> WhatIfSums:
 
 def rollout(**known: Any) -> Rollout:
     fields: dict[str, Any] = {
-        "rank": 0, "sequence": 3, "first_position": 6, "cut_before": True, "cut_after": False, "advantage": -1.0,
-        "reward": None, "absolute_contribution": 0.75, "texts": (HOSTILE, "", "字"), "logprobs": (-2.0, None, -1.0),
-        "vocab_centered_scores": (0.25, None, -0.125), "contributions": (-0.5, None, 0.25),
-        "kept": (False, None, True), "influences": (-0.5, None, 0.5),
-    }  # fmt: skip
+        "rank": 0,
+        "sequence": 3,
+        "first_position": 6,
+        "cut_before": True,
+        "cut_after": False,
+        "advantage": -1.0,
+        "reward": None,
+        "absolute_contribution": 0.75,
+        "texts": (HOSTILE, "", "字"),
+        "logprobs": (-2.0, None, -1.0),
+        "vocab_centered_scores": (0.25, None, -0.125),
+        "contributions": (-0.5, None, 0.25),
+        "kept": (False, None, True),
+        "influences": (-0.5, None, 0.5),
+    }
     return Rollout(**(fields | known))
 
 
@@ -70,9 +89,18 @@ def test_the_tokens_of_a_step_come_back_as_they_were_sent(rank: Rank, client: Cl
     first, second = tokens.items
     assert tokens.step == 1
     assert asdict(first) == {
-        "rank": 0, "sequence": 3, "position": 7, "token_id": 42, "text": HOSTILE, "logprob": -0.25,
-        "entropy": 1.5, "vocab_centered_score": 0.5, "advantage": 1.0, "contribution": -0.5, "kept": True,
-    }  # fmt: skip
+        "rank": 0,
+        "sequence": 3,
+        "position": 7,
+        "token_id": 42,
+        "text": HOSTILE,
+        "logprob": -0.25,
+        "entropy": 1.5,
+        "vocab_centered_score": 0.5,
+        "advantage": 1.0,
+        "contribution": -0.5,
+        "kept": True,
+    }
     assert (second.sequence, second.token_id, second.text, second.kept) == (None, None, None, False)
     assert second.logprob == -math.inf
     assert [one.contribution for one in client.ask(calls.tokens(rank.run_id)).items] == [0.125]
@@ -94,12 +122,22 @@ def test_rollouts_come_back_as_they_were_sent(rank: Rank, client: Client) -> Non
     assert (found.step, found.score_std, found.lowering, found.raising) == (1, 0.25, -3.0, 1.0)
     first, second = found.items
     assert asdict(first) == {
-        "rank": 0, "sequence": 3, "first_position": 6, "cut_before": True, "cut_after": False, "advantage": -1.0,
-        "reward": None, "absolute_contribution": 0.75, "texts": (HOSTILE, "", "字"), "influences": (-0.5, None, 0.5),
+        "rank": 0,
+        "sequence": 3,
+        "first_position": 6,
+        "cut_before": True,
+        "cut_after": False,
+        "advantage": -1.0,
+        "reward": None,
+        "absolute_contribution": 0.75,
+        "texts": (HOSTILE, "", "字"),
+        "influences": (-0.5, None, 0.5),
         "logprobs": (-2.0, None, pytest.approx(-1.0, rel=1e-3)),
         "vocab_centered_scores": (0.25, None, pytest.approx(-0.125, rel=1e-3)),
-        "contributions": (-0.5, None, pytest.approx(0.25, rel=1e-3)), "kept": (False, None, True), **asked,
-    }  # fmt: skip
+        "contributions": (-0.5, None, pytest.approx(0.25, rel=1e-3)),
+        "kept": (False, None, True),
+        **asked,
+    }
     assert (second.sequence, second.reward, second.prompt, second.rewards) == (None, 1.0, None, {})
     assert client.ask(calls.rollouts(rank.run_id, step=2)).items == []
     with pytest.raises(ApiError) as missing:
@@ -223,9 +261,11 @@ def test_an_alert_has_level_cause_and_a_suggestion_that_can_be_pushed(
     assert (first["level"], first["cause"], first["suggestion"]) == ("watch", None, None)
     assert second["level"] == "act"
     assert second["cause"] == {
-        "quadrant": "change/negative_low", "mechanism": None, "message": "unlikely \x00 tokens",
+        "quadrant": "change/negative_low",
+        "mechanism": None,
+        "message": "unlikely \x00 tokens",
         "changes": {"change/negative_low": -0.5, "change/by_kl_penalty": None},
-    }  # fmt: skip
+    }
     assert second["suggestion"] == suggestion.to_document()
     put = server.http.put(
         f"{rank.path}/control", json=second["suggestion"], headers={"If-Match": '"0"'}

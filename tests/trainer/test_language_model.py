@@ -76,9 +76,14 @@ def test_right_answers_and_those_in_form_are_rewarded() -> None:
                 0,
                 1,
             }
-            assert [questions.in_form(number, said) for said in (" No. ", "yes", "No, it is not", "")] == [
-                FORM_REWARD, FORM_REWARD, 0, 0,
-            ]  # fmt: skip
+            assert [
+                questions.in_form(number, said) for said in (" No. ", "yes", "No, it is not", "")
+            ] == [
+                FORM_REWARD,
+                FORM_REWARD,
+                0,
+                0,
+            ]
     assert {questions.in_form(number, "7") for number in range(len(KINDS))} == {None, 0}
 
 
@@ -134,5 +139,10 @@ def test_a_folder_is_trained_under_trl(home: Path, tmp_path: Path) -> None:
     parts = re.search(r"^seconds of an average step: (.*)$", said, re.MULTILINE)
     assert parts is not None
     assert {part.split()[0] for part in parts[1].split(", ")} == {
-        "step", "generation", "forward", "backward", "optimiser", "isentrope",
-    }  # fmt: skip
+        "step",
+        "generation",
+        "forward",
+        "backward",
+        "optimiser",
+        "isentrope",
+    }

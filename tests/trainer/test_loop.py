@@ -58,9 +58,10 @@ def trained(
     timeless = [
         {n: v for n, v in report.scalars.items() if not of_the_machine(n)} for report in reports
     ]
-    return torch.cat(
-        [parameter.detach().flatten() for parameter in policy.model.parameters()]
-    ), timeless
+    return (
+        torch.cat([parameter.detach().flatten() for parameter in policy.model.parameters()]),
+        timeless,
+    )
 
 
 def test_the_same_seed_gives_the_same_run_bit_for_bit(tiny_policy_config: PolicyConfig) -> None:

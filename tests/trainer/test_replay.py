@@ -21,7 +21,10 @@ from isentrope_wire.errors import install_command
 from tests.system.running_server import wait_for
 from tests.trainer.running_demo import running_demo
 
-NO_TRAINER = "import sys\nfor name in ('torch', 'transformers', 'reasoning_gym', 'tqdm'): sys.modules[name] = None\n"
+NO_TRAINER = (
+    "import sys\nfor name in ('torch', 'transformers', 'reasoning_gym', 'tqdm'): sys.modules[name]"
+    " = None\n"
+)
 
 
 @pytest.fixture(scope="module")

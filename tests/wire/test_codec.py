@@ -224,9 +224,10 @@ def test_a_number_of_a_rollout_that_is_not_finite_is_0() -> None:
 def test_another_protocol_has_another_number() -> None:
     """Both sides compare numbers: under one number, messages must mean the same."""
     digest = hashlib.sha256(pb.DESCRIPTOR.serialized_pb).hexdigest()[:16]
-    assert (PROTOCOL_VERSION, digest) == (7, "545f1166da27e812"), (
-        "telemetry.proto changed: raise PROTOCOL_VERSION"
-    )
+    assert (PROTOCOL_VERSION, digest) == (
+        7,
+        "545f1166da27e812",
+    ), "telemetry.proto changed: raise PROTOCOL_VERSION"
 
 
 def test_wire_imports_neither_torch_nor_grpc() -> None:

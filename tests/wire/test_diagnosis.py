@@ -75,10 +75,17 @@ def version(control: Control, **known: Any) -> ControlVersion:
 def verdict_of(outcome: Outcome, judged_steps: int = 20) -> Verdict:
     """On version 3."""
     return Verdict(
-        version=3, outcome=outcome, steps=max(judged_steps, 3), judged_steps=judged_steps,
+        version=3,
+        outcome=outcome,
+        steps=max(judged_steps, 3),
+        judged_steps=judged_steps,
         clip_fraction=Compared(before=0.0, predicted=0.1, realised=0.1),
-        promised=None, realised=0.0, without=-0.008, left=0.0, message="Stopped the fall.",
-    )  # fmt: skip
+        promised=None,
+        realised=0.0,
+        without=-0.008,
+        left=0.0,
+        message="Stopped the fall.",
+    )
 
 
 def sums(change: float, *, tokens: int = 100) -> WhatIfSums:
@@ -162,8 +169,9 @@ def test_a_collapse_in_numbers() -> None:
     assert forecast.entropy == sorted(forecast.entropy, reverse=True)
     # The sentence has the numbers of the forecast.
     ends = [f"{column[-1]:.3f}" for column in (forecast.entropy, forecast.low, forecast.high)]
-    assert answer.message == (
-        f"Entropy has lost 60 % and falls: {ends[0]} nats in 50 steps ({ends[1]} to {ends[2]})."
+    assert (
+        answer.message
+        == f"Entropy has lost 60 % and falls: {ends[0]} nats in 50 steps ({ends[1]} to {ends[2]})."
     )
     assert answer.steps_to_three_quarters_lost == 30
     assert answer.forecast_score is not None
@@ -176,14 +184,24 @@ def test_a_collapse_in_numbers() -> None:
         (collapse, 24, HealthLevel.WATCH, "has lost 39 % and falls"),
         (lambda step: 0.6 if step < 30 else 0.42, 160, HealthLevel.WATCH, "lost 30 % and is level"),
         (lambda step: 0.6, 60, HealthLevel.HEALTHY, "is level at 0.600 nats, as at the start."),
-        (lambda step: 0.6 * math.exp(0.02 * step), 60, HealthLevel.ACT, "has gained 206 % and rises"),
+        (
+            lambda step: 0.6 * math.exp(0.02 * step),
+            60,
+            HealthLevel.ACT,
+            "has gained 206 % and rises",
+        ),
         (collapse, 0, HealthLevel.NO_DATA, "No step has been reported."),
         (lambda step: math.nan, 9, HealthLevel.WATCH, "The entropy of step 9 is NaN."),
         (collapse, 2, HealthLevel.HEALTHY, "its pace is known from the 5th step on."),
-        (lambda step: math.nan if step == 60 else 0.6, 60, HealthLevel.WATCH, "The entropy of step 60 is NaN."),
+        (
+            lambda step: math.nan if step == 60 else 0.6,
+            60,
+            HealthLevel.WATCH,
+            "The entropy of step 60 is NaN.",
+        ),
         (lambda step: 0.0, 60, HealthLevel.HEALTHY, "Entropy is level, at 0.00000 nats."),
     ],
-)  # fmt: skip
+)
 def test_level_and_sentence_of_a_course(
     course: Callable[[int], float], steps: int, level: HealthLevel, words: str
 ) -> None:
@@ -201,9 +219,13 @@ def test_what_rounds_to_nothing_is_no_gain() -> None:
     ("status", "error", "message"),
     [
         (Status.FINISHED, "", "Finished: entropy lost 60 % over 41 steps."),
-        (Status.FAILED, "Traceback\nValueError: bad batch.\n", "Failed: ValueError: bad batch. Entropy lost 60 % over 41 steps."),
+        (
+            Status.FAILED,
+            "Traceback\nValueError: bad batch.\n",
+            "Failed: ValueError: bad batch. Entropy lost 60 % over 41 steps.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_run_that_is_over_has_no_future(status: Status, error: str, message: str) -> None:
     answer = diagnose(run(collapse, 41, status=status, error=error, last=last()))
     assert (answer.level, answer.message, answer.suggestion) == (HealthLevel.ACT, message, None)
@@ -489,10 +511,18 @@ def test_an_ended_hold_is_not_healthy() -> None:
 
 def test_harm_is_acted_on_and_taken_back() -> None:
     harm = Alert(
-        id="a", kind="overshoot", level=AlertLevel.ACT, step=55, recorded_at=1.0,
-        message="Version 1 overshoots.", cause=None, evidence={},
-        suggestion=Control().to_document(), acknowledged_by=None, acknowledged_at=None,
-    )  # fmt: skip
+        id="a",
+        kind="overshoot",
+        level=AlertLevel.ACT,
+        step=55,
+        recorded_at=1.0,
+        message="Version 1 overshoots.",
+        cause=None,
+        evidence={},
+        suggestion=Control().to_document(),
+        acknowledged_by=None,
+        acknowledged_at=None,
+    )
     answer = diagnose(run(lambda step: 0.6, 60, overshoot=harm))
     assert answer.level == HealthLevel.ACT
     assert answer.message.startswith("Version 1 overshoots.")
@@ -761,9 +791,18 @@ def test_before_any_sums_a_preview_says_that_nothing_is_known() -> None:
 
 def alert_at(step: int, kind: str, level: AlertLevel = AlertLevel.WATCH) -> Alert:
     return Alert(
-        id=f"{step}-{kind}", step=step, recorded_at=1.0, kind=kind, level=level, message="Found.",
-        cause=None, evidence={}, suggestion=None, acknowledged_by=None, acknowledged_at=None,
-    )  # fmt: skip
+        id=f"{step}-{kind}",
+        step=step,
+        recorded_at=1.0,
+        kind=kind,
+        level=level,
+        message="Found.",
+        cause=None,
+        evidence={},
+        suggestion=None,
+        acknowledged_by=None,
+        acknowledged_at=None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -778,7 +817,10 @@ def alert_at(step: int, kind: str, level: AlertLevel = AlertLevel.WATCH) -> Aler
         (
             [alert_at(190, "kl", AlertLevel.ACT), alert_at(170, "truncation")],
             HealthLevel.ACT,
-            " First found, at step 170: completions are cut off; most urgent, at step 190: KL runs away.",
+            (
+                " First found, at step 170: completions are cut off; most urgent, at step 190: KL"
+                " runs away."
+            ),
         ),
         ([alert_at(100, "truncation", AlertLevel.ACT)], HealthLevel.HEALTHY, ""),
     ],

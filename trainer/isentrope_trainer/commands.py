@@ -89,17 +89,40 @@ def _run_options(command: _Command) -> _Command:
         click.option(
             "--hold-target",
             metavar="NATS|SHARE%",
-            help="Hold the mean entropy there: nats, or a share of its early level such as 75%.  [default: never]",
+            help=(
+                "Hold the mean entropy there: nats, or a share of its early level such as 75%. "
+                " [default: never]"
+            ),
         ),
         click.option(
-            "--parameter", "-p", "parameters", multiple=True, metavar="NAME=VALUE",
+            "--parameter",
+            "-p",
+            "parameters",
+            multiple=True,
+            metavar="NAME=VALUE",
             help="A parameter of the method, such as fraction=0.2; may be repeated.",
         ),
-        click.option("--scope", type=scopes, help="The tokens that the method acts on.  [default: all]"),
-        click.option("--mu-high", type=float, help="Clip above the centre, in standard deviations.  [default: never]"),
-        click.option("--mu-low", type=float, help="Clip below the centre, in standard deviations.  [default: never]"),
-        click.option("--method", type=click.Choice(list(METHODS)), default="none", show_default=True, help="The clipping method."),
-    ):  # fmt: skip
+        click.option(
+            "--scope", type=scopes, help="The tokens that the method acts on.  [default: all]"
+        ),
+        click.option(
+            "--mu-high",
+            type=float,
+            help="Clip above the centre, in standard deviations.  [default: never]",
+        ),
+        click.option(
+            "--mu-low",
+            type=float,
+            help="Clip below the centre, in standard deviations.  [default: never]",
+        ),
+        click.option(
+            "--method",
+            type=click.Choice(list(METHODS)),
+            default="none",
+            show_default=True,
+            help="The clipping method.",
+        ),
+    ):
         command = decorate(command)
     return command
 
@@ -122,9 +145,12 @@ _port = click.IntRange(1, 65535)
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Any other setting of the training; may be repeated. loss.clip_high=0.28, loss.kl_coefficient=0.01, "
-    "loss.entropy_coefficient=0.001, loss.aggregation=constant, sampler_lag=4; "
-    "adaptive_entropy.target_entropy=0.4 lets a bonus follow the entropy. A wrong name lists all.",
+    help=(
+        "Any other setting of the training; may be repeated. loss.clip_high=0.28,"
+        " loss.kl_coefficient=0.01, loss.entropy_coefficient=0.001, loss.aggregation=constant,"
+        " sampler_lag=4; adaptive_entropy.target_entropy=0.4 lets a bonus follow the entropy. A"
+        " wrong name lists all."
+    ),
 )
 @click.option(
     "--model-size",
@@ -173,8 +199,11 @@ def train(host: str | None, http_port: int | None, grpc_port: int | None, **opti
 @click.option(
     "--llm",
     is_flag=True,
-    help="Train a real language model under TRL: SmolLM2-135M-Instruct, loaded once, or the one that --model names. By "
-    f"default {LANGUAGE_MODEL.steps} steps of {LANGUAGE_MODEL.prompts} prompts by {LANGUAGE_MODEL.group_size} rollouts.",
+    help=(
+        "Train a real language model under TRL: SmolLM2-135M-Instruct, loaded once, or the one"
+        f" that --model names. By default {LANGUAGE_MODEL.steps} steps of {LANGUAGE_MODEL.prompts}"
+        f" prompts by {LANGUAGE_MODEL.group_size} rollouts."
+    ),
 )
 @click.option(
     "--replay",
@@ -246,7 +275,8 @@ def _check_mode(replay: bool, llm: bool, training_options: dict[str, Any]) -> No
         training = ["llm"] * llm + [name for name in given if name != "speed"]
         if training:
             raise click.UsageError(
-                f"--replay shows a run as it was trained, with the settings it had: leave out --{training[0].replace('_', '-')}."
+                "--replay shows a run as it was trained, with the settings it had: leave out"
+                f" --{training[0].replace('_', '-')}."
             )
     elif "speed" in given:
         raise click.UsageError("--speed belongs to --replay; training is as fast as it can be.")
@@ -258,8 +288,8 @@ def _check_mode(replay: bool, llm: bool, training_options: dict[str, Any]) -> No
     for extra in () if replay and not llm else extras:
         if missing := [name for name in _NEEDED[extra] if find_spec(name) is None]:
             raise click.ClickException(
-                f"Training needs the extra {extra}: {install_command(extra)} (there is no {missing[0]}). "
-                "`isentrope demo --replay` shows a recorded run without it."
+                f"Training needs the extra {extra}: {install_command(extra)} (there is no"
+                f" {missing[0]}). `isentrope demo --replay` shows a recorded run without it."
             )
 
 
@@ -390,9 +420,11 @@ def _train(
             policy_config=policy_config,
             checkpoints=None if folder is None else Checkpoints(Path(folder)),
             resume=bool(options.get("resume")),
-            announce=announce
-            if event is None
-            else lambda run_id: event("run", run_id=run_id, config=asdict(config)),
+            announce=(
+                announce
+                if event is None
+                else lambda run_id: event("run", run_id=run_id, config=asdict(config))
+            ),
             follow=follow,
             saved=lambda step, path: (
                 None if event is None else event("checkpoint", step=step, path=str(path))

@@ -128,8 +128,10 @@ def score(
         temperature=config.temperature,
         entropy_gradient=config.has_entropy_bonus(),
     )
-    return scores, None if state.value_head is None or reading.hidden is None else state.value_head(
-        reading.hidden
+    return scores, (
+        None
+        if state.value_head is None or reading.hidden is None
+        else state.value_head(reading.hidden)
     )
 
 

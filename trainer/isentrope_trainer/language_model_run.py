@@ -102,9 +102,9 @@ def train_language_model(
                 logging_steps=1,
                 disable_tqdm=True,
                 use_cpu=not on_gpu,
-                bf16=torch.cuda.is_bf16_supported()
-                if on_gpu
-                else torch.cpu._is_amx_tile_supported(),
+                bf16=(
+                    torch.cuda.is_bf16_supported() if on_gpu else torch.cpu._is_amx_tile_supported()
+                ),
                 gradient_checkpointing=False,
                 max_steps=config.steps,
                 seed=config.seed,
@@ -175,9 +175,11 @@ def _rollouts(
         prompts: each `group_size` times in a row.
     """
     ids = [
-        tokenizer(prompt)["input_ids"]
-        if isinstance(prompt, str)
-        else tokenizer.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
+        (
+            tokenizer(prompt)["input_ids"]
+            if isinstance(prompt, str)
+            else tokenizer.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
+        )
         for prompt in prompts[:: config.group_size]
     ]
     padded = tokenizer.pad({"input_ids": ids}, padding_side="left", return_tensors="pt").to(

@@ -133,7 +133,10 @@ def _send(recording: Recording, run_id: str, transport: Transport, steps_per_sec
         requested = transport.requested_control()
         if requested is not None and requested.version not in rejected | set(versions.values()):
             rejected.add(requested.version)
-            message = "This run is a recording, which no control can change. `isentrope demo` trains one that obeys."
+            message = (
+                "This run is a recording, which no control can change. `isentrope demo` trains one"
+                " that obeys."
+            )
             outcomes.append(
                 ControlOutcome(
                     version=requested.version,

@@ -221,8 +221,9 @@ class Course:
         )
         run_id = self.probe.run_id
         return (
-            f"{self.steps} {'step' if self.steps == 1 else 'steps'}, {entropy}reward {self.reward:.3f}; run {run_id}, "
-            f"with a server (`isentrope up`) at {environment.url()}/runs/{run_id}"
+            f"{self.steps} {'step' if self.steps == 1 else 'steps'}, {entropy}reward"
+            f" {self.reward:.3f}; run {run_id}, with a server (`isentrope up`) at"
+            f" {environment.url()}/runs/{run_id}"
         )
 
 

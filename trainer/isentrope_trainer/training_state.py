@@ -277,7 +277,8 @@ class Checkpoints:
         for name in given.keys() - {"steps"}:
             if saved.get(name) != given[name]:
                 raise ConfigurationError(
-                    f"{name} was {saved.get(name)!r} when the checkpoint was made, and must stay so; got {given[name]!r}."
+                    f"{name} was {saved.get(name)!r} when the checkpoint was made, and must stay"
+                    f" so; got {given[name]!r}."
                 )
         names = {f"rank-{rank}.pt" for rank in range(state.ranks.size)}
         steps = sorted(self.folder.glob("step-*"))

@@ -18,16 +18,24 @@ SPARK_WIDTH, SPARK_HEIGHT = 72, 22
 
 _SHAPES = {
     "search": "<circle cx='11' cy='11' r='7'/><path d='m20 20-4-4'/>",
-    "link": "<path d='M10 14a4 4 0 0 0 5.7 0l3-3a4 4 0 1 0-5.7-5.7l-1 1M14 10a4 4 0 0 0-5.7 0l-3 3A4 4 0 1 0 11 18.7l1-1'/>",
+    "link": (
+        "<path d='M10 14a4 4 0 0 0 5.7 0l3-3a4 4 0 1 0-5.7-5.7l-1 1M14 10a4 4 0 0 0-5.7 0l-3 3A4 4"
+        " 0 1 0 11 18.7l1-1'/>"
+    ),
     "moon": "<path d='M20 14.5A8 8 0 0 1 9.5 4a8 8 0 1 0 10.5 10.5z'/>",
-    "sun": "<circle cx='12' cy='12' r='4'/><path d='M12 2v2M12 20v2M4.9 4.9l1.4 1.4M17.7 17.7l1.4 1.4M2 12h2M20 12h2"
-    "M4.9 19.1l1.4-1.4M17.7 6.3l1.4-1.4'/>",
+    "sun": (
+        "<circle cx='12' cy='12' r='4'/><path d='M12 2v2M12 20v2M4.9 4.9l1.4 1.4M17.7 17.7l1.4"
+        " 1.4M2 12h2M20 12h2M4.9 19.1l1.4-1.4M17.7 6.3l1.4-1.4'/>"
+    ),
     "send": "<path d='M21 3 10 14M21 3l-7 18-4-7-7-4 18-7z'/>",
     "run": "<path d='M3 12h4l3-8 4 16 3-8h4'/>",
     "check": "<path d='m5 13 4 4L19 7'/>",
     "undo": "<path d='M4 9h10a6 6 0 0 1 0 12h-3M4 9l5-5M4 9l5 5'/>",
     "alert": "<path d='M12 3 2 20h20L12 3zM12 10v4M12 17.3v.2'/>",
-    "eye": "<path d='M2 12s3.6-7 10-7 10 7 10 7-3.6 7-10 7-10-7-10-7z'/><circle cx='12' cy='12' r='3'/>",
+    "eye": (
+        "<path d='M2 12s3.6-7 10-7 10 7 10 7-3.6 7-10 7-10-7-10-7z'/><circle cx='12' cy='12'"
+        " r='3'/>"
+    ),
     "arrow": "<path d='M5 12h14M13 6l6 6-6 6'/>",
     "compare": "<path d='M4 19V9M10 19V5M16 19v-7M22 19V3'/>",
     "previous": "<path d='m14 6-6 6 6 6'/>",
@@ -35,7 +43,10 @@ _SHAPES = {
     "clock": "<circle cx='12' cy='12' r='9'/><path d='M12 7v5l3 2'/>",
     "plus": "<path d='M12 5v14M5 12h14'/>",
     "download": "<path d='M12 4v12M7 11l5 5 5-5M5 20h14'/>",
-    "more": "<circle cx='12' cy='5' r='1'/><circle cx='12' cy='12' r='1'/><circle cx='12' cy='19' r='1'/>",
+    "more": (
+        "<circle cx='12' cy='5' r='1'/><circle cx='12' cy='12' r='1'/><circle cx='12' cy='19'"
+        " r='1'/>"
+    ),
     "pin": "<path d='M9 3h6l-1 7 4 3v2H6v-2l4-3-1-7zM12 15v6'/>",
 }
 
@@ -43,8 +54,8 @@ _SHAPES = {
 def icon(name: str, size: int = 16) -> html.Span:
     """A decorative icon; the text beside it, or a label, carries the meaning."""
     drawing = (
-        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 24 24' fill='none' stroke='black' stroke-width='2' "
-        f"stroke-linecap='round' stroke-linejoin='round'>{_SHAPES[name]}</svg>"
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 24 24' fill='none' stroke='black'"
+        f" stroke-width='2' stroke-linecap='round' stroke-linejoin='round'>{_SHAPES[name]}</svg>"
     )
     style = {
         "width": size,
@@ -96,8 +107,9 @@ ADVANTAGE = (
     "A, the advantage: above 0 for tokens of completions that are better than their group's mean"
 )
 SCORE = (
-    "S_c, the score of a token: above 0 where the policy finds it likelier than it expects, below 0 where less likely. The entropy "
-    "falls where likely tokens are rewarded and unlikely ones punished (A and S_c have one sign)."
+    "S_c, the score of a token: above 0 where the policy finds it likelier than it expects, below 0"
+    " where less likely. The entropy falls where likely tokens are rewarded and unlikely ones"
+    " punished (A and S_c have one sign)."
 )
 SIGMA = "σ: the threshold counts standard deviations of the score over the tokens of a step"
 
@@ -142,9 +154,14 @@ def grid(
 ) -> dag.AgGrid:
     """A grid in the pages' colours whose height the style sheet has. `row_id` is the field of a row
     that names it; `empty` is shown in the place of rows."""
-    look = {"theme": {"function": "themeQuartz.withParams(isentropeTheme)"}, "animateRows": False, "headerHeight": 32,
-            "tabToNextCell": {"function": "leaveGrid()"}, "tabToNextHeader": {"function": "leaveGrid()"},
-            "localeText": {"noRowsToShow": empty}}  # fmt: skip
+    look = {
+        "theme": {"function": "themeQuartz.withParams(isentropeTheme)"},
+        "animateRows": False,
+        "headerHeight": 32,
+        "tabToNextCell": {"function": "leaveGrid()"},
+        "tabToNextHeader": {"function": "leaveGrid()"},
+        "localeText": {"noRowsToShow": empty},
+    }
     column = {
         "sortable": True,
         "resizable": True,
@@ -152,9 +169,14 @@ def grid(
         "suppressMovable": True,
     }
     return dag.AgGrid(
-        id=name, columnDefs=list(columns), getRowId=f"params.data.{row_id}", style={"height": None},
-        defaultColDef=column | more.pop("defaultColDef", {}), dashGridOptions=look | more.pop("dashGridOptions", {}), **more,
-    )  # fmt: skip
+        id=name,
+        columnDefs=list(columns),
+        getRowId=f"params.data.{row_id}",
+        style={"height": None},
+        defaultColDef=column | more.pop("defaultColDef", {}),
+        dashGridOptions=look | more.pop("dashGridOptions", {}),
+        **more,
+    )
 
 
 RIGHT: Final[dict[str, Any]] = {"type": "rightAligned", "cellClass": "num ag-right-aligned-cell"}
@@ -164,9 +186,15 @@ RIGHT: Final[dict[str, Any]] = {"type": "rightAligned", "cellClass": "num ag-rig
 def search(param: str, value: str, words: str, *, width: int = 200, **more: Any) -> dmc.TextInput:
     """A field whose text the page's address carries, as that of `choice`."""
     return dmc.TextInput(
-        id={"param": param}, value=value, debounce=300, size="xs", w=width, placeholder=words, className="search",
+        id={"param": param},
+        value=value,
+        debounce=300,
+        size="xs",
+        w=width,
+        placeholder=words,
+        className="search",
         **({"leftSection": icon("search", 14), "aria-label": words} | more),
-    )  # fmt: skip
+    )
 
 
 def plot(chart: str, height: int | str, says: str, **more: Any) -> html.Div:
@@ -204,9 +232,14 @@ def dialog(name: str, title: str, button: dmc.Button, *body: Component) -> dmc.M
     """A form over the page: `NAME-form`, with a place for what was refused, `NAME-refused`, above
     its button."""
     return dmc.Modal(
-        html.Div([*body, html.Div(id=f"{name}-refused"), row(spacer(), button)], className="dialog"),
-        id=f"{name}-form", title=title, opened=False, closeButtonProps={"aria-label": "Close"},
-    )  # fmt: skip
+        html.Div(
+            [*body, html.Div(id=f"{name}-refused"), row(spacer(), button)], className="dialog"
+        ),
+        id=f"{name}-form",
+        title=title,
+        opened=False,
+        closeButtonProps={"aria-label": "Close"},
+    )
 
 
 def nothing(title: str, says: str) -> html.Div:
@@ -251,7 +284,8 @@ def sparkline(values: Sequence[float | None], top: float | None = None) -> str:
         path += f"{pen}{at * across:.1f} {1 + (SPARK_HEIGHT - 2) * (1 - (value - low) / span):.1f}"
         pen = "L"
     drawing = (
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{SPARK_WIDTH}' height='{SPARK_HEIGHT}'>"
-        f"<path d='{path}' fill='none' stroke='black' stroke-width='1.5' stroke-linejoin='round' stroke-linecap='round'/></svg>"
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{SPARK_WIDTH}'"
+        f" height='{SPARK_HEIGHT}'><path d='{path}' fill='none' stroke='black' stroke-width='1.5'"
+        " stroke-linejoin='round' stroke-linecap='round'/></svg>"
     )
     return f'url("data:image/svg+xml,{quote(drawing)}")'

@@ -42,14 +42,24 @@ LAST_LINES = 12
 """Of a failed run's error."""
 FORM, MORE, MORE_WORDS = "control-form", "control-more", "control-more-words"
 CHIP, NOTE, PUSH, OUTCOME, PLOT = (
-    "control-status", "control-note", "control-push", "control-outcome", "control-what-if",
-)  # fmt: skip
+    "control-status",
+    "control-note",
+    "control-push",
+    "control-outcome",
+    "control-what-if",
+)
 CONFLICT, CONFLICT_WORDS, TAKE_THEIRS, PUSH_MINE = (
-    "control-conflict", "control-conflict-words", "take-theirs", "push-mine",
-)  # fmt: skip
+    "control-conflict",
+    "control-conflict-words",
+    "take-theirs",
+    "push-mine",
+)
 CLIPPED, CLIPPED_SPREAD, CHANGE, ENTROPY = (
-    "control-clipped", "control-clipped-spread", "control-change", "control-entropy",
-)  # fmt: skip
+    "control-clipped",
+    "control-clipped-spread",
+    "control-change",
+    "control-entropy",
+)
 
 ALERTS, ALERTS_SHOWN = "control-alerts", 4
 FIRST_MU = 1.0
@@ -60,16 +70,34 @@ _HOLD_PREFIX = "hold."
 HOLD_PARAMETERS = tuple(
     Parameter(name=_HOLD_PREFIX + name, default=default, sense=sense, **bounds)
     for name, default, sense, bounds in (
-        ("side", "both", "only raise it, only lower it, or both", {"choices": tuple(map(str, HoldSide))}),
-        ("lever", "auto", "thresholds, with an entropy bonus where they don't suffice; or one of both",
-         {"choices": tuple(map(str, HoldLever))}),
-        ("max_change_per_step", None, "largest correction of a step, in nats; else 5 % of the distance",
-         {"minimum": 0.0, "minimum_excluded": True}),
+        (
+            "side",
+            "both",
+            "only raise it, only lower it, or both",
+            {"choices": tuple(map(str, HoldSide))},
+        ),
+        (
+            "lever",
+            "auto",
+            "thresholds, with an entropy bonus where they don't suffice; or one of both",
+            {"choices": tuple(map(str, HoldLever))},
+        ),
+        (
+            "max_change_per_step",
+            None,
+            "largest correction of a step, in nats; else 5 % of the distance",
+            {"minimum": 0.0, "minimum_excluded": True},
+        ),
         ("mu_min", 0.0, "the lowest threshold allowed: how hard may be clipped", {"minimum": 0.0}),
         ("mu_max", 10.0, "the highest threshold allowed", {"minimum": 0.0}),
-        ("reward_guard", "on", "end the hold when the reward begins to fall while it acts", {"choices": ("on", "off")}),
+        (
+            "reward_guard",
+            "on",
+            "end the hold when the reward begins to fall while it acts",
+            {"choices": ("on", "off")},
+        ),
     )
-)  # fmt: skip
+)
 """Fields of `Hold` beside its target."""
 
 
@@ -90,7 +118,9 @@ class Fields:
 GUARD = Parameter(
     name="guard",
     default="alert",
-    sense="what happens where the control does harm: an alert, or the control before it comes again",
+    sense=(
+        "what happens where the control does harm: an alert, or the control before it comes again"
+    ),
     choices=GUARDS,
 )
 
@@ -176,9 +206,9 @@ def chosen(method: str, before: Fields) -> Fields:
         method=method,
         mu_low=low,
         mu_high=high,
-        scope=str(Scope.ALL)
-        if row.positive_only and before.scope == Scope.NEGATIVE
-        else before.scope,
+        scope=(
+            str(Scope.ALL) if row.positive_only and before.scope == Scope.NEGATIVE else before.scope
+        ),
         hold=before.hold and can_hold(row),
         parameters={
             name: held.get(name, written(one.default)) for name, one in parameters_of(row).items()
@@ -223,7 +253,10 @@ def why_closed(run: RunDetail, me: Me) -> str:
     if not run.capabilities:
         return "This run only observes: its trainer applies no controls."
     if not may_control(me):
-        return f"Signed in as {me.name} with the scope {me.scope}: to push a control, sign in with a token of scope control."
+        return (
+            f"Signed in as {me.name} with the scope {me.scope}: to push a control, sign in with a"
+            " token of scope control."
+        )
     return ""
 
 
@@ -246,16 +279,33 @@ def form(
             html.Div(id=CHIP, className="status", role="status"),
             row(
                 dmc.Select(
-                    id=METHOD, label="Method", data=methods, value=fields.method, size="xs", className="grow",
+                    id=METHOD,
+                    label="Method",
+                    data=methods,
+                    value=fields.method,
+                    size="xs",
+                    className="grow",
                     comboboxProps={"withinPortal": True},
                 ),
-                _mu(MU_LOW, ["Lower ", html.Span("µ₋ (σ)", className="nowrap", title=SIGMA)], fields.mu_low),
-                _mu(MU_HIGH, ["Upper ", html.Span("µ₊ (σ)", className="nowrap", title=SIGMA)], fields.mu_high),
+                _mu(
+                    MU_LOW,
+                    ["Lower ", html.Span("µ₋ (σ)", className="nowrap", title=SIGMA)],
+                    fields.mu_low,
+                ),
+                _mu(
+                    MU_HIGH,
+                    ["Upper ", html.Span("µ₊ (σ)", className="nowrap", title=SIGMA)],
+                    fields.mu_high,
+                ),
                 name="fields",
             ),
             html.Div([_plot(), _numbers()], className="for-thresholds"),
             dmc.Select(
-                id=SCOPE, size="xs", className="scope", value=fields.scope, **{"aria-label": "Scope"},
+                id=SCOPE,
+                size="xs",
+                className="scope",
+                value=fields.scope,
+                **{"aria-label": "Scope"},
                 data=[{"value": str(scope), "label": scope.label} for scope in Scope],
             ),
             row(*_hold_fields(fields, can="hold" in run.capabilities), name="scope-row"),
@@ -263,9 +313,14 @@ def form(
                 dmc.AccordionItem(
                     [
                         dmc.AccordionControl(
-                            row(text("More"), html.Span(more_words(method), id=MORE_WORDS, className="dim small"))
+                            row(
+                                text("More"),
+                                html.Span(more_words(method), id=MORE_WORDS, className="dim small"),
+                            )
                         ),
-                        dmc.AccordionPanel(html.Div(parameter_fields(fields), id=MORE, className="more")),
+                        dmc.AccordionPanel(
+                            html.Div(parameter_fields(fields), id=MORE, className="more")
+                        ),
                     ],
                     value="more",
                 ),
@@ -276,7 +331,9 @@ def form(
                 [
                     html.Div(id=CONFLICT_WORDS),
                     row(
-                        dmc.Button("Take theirs", id=TAKE_THEIRS, size="compact-xs", variant="default"),
+                        dmc.Button(
+                            "Take theirs", id=TAKE_THEIRS, size="compact-xs", variant="default"
+                        ),
                         dmc.Button("Push mine", id=PUSH_MINE, size="compact-xs", variant="light"),
                     ),
                 ],
@@ -286,11 +343,20 @@ def form(
             ),
             row(
                 dmc.TextInput(
-                    id=REASON, placeholder="Reason, for the history", size="xs", className="grow",
+                    id=REASON,
+                    placeholder="Reason, for the history",
+                    size="xs",
+                    className="grow",
                     **{"aria-label": "Reason"},
                 ),
                 dmc.Button(
-                    "Push", id=PUSH, size="xs", h=30, w=104, leftSection=icon("send", 13), disabled=True,
+                    "Push",
+                    id=PUSH,
+                    size="xs",
+                    h=30,
+                    w=104,
+                    leftSection=icon("send", 13),
+                    disabled=True,
                     className="needs-server",
                 ),
                 name="push-row",
@@ -298,15 +364,20 @@ def form(
             html.Div(id=NOTE, className="control-note", role="status"),
             html.Div(
                 [
-                    html.Div("Applied at the next step.", id=OUTCOME, role="status", className="outcome"),
-                    html.Div("The server does not answer: a push waits until it does.", className="when-lost"),
+                    html.Div(
+                        "Applied at the next step.", id=OUTCOME, role="status", className="outcome"
+                    ),
+                    html.Div(
+                        "The server does not answer: a push waits until it does.",
+                        className="when-lost",
+                    ),
                 ],
                 className="dim small",
             ),
         ],
         id=FORM,
         className=form_class(method),
-    )  # fmt: skip
+    )
 
 
 def form_class(method: Method) -> str:
@@ -345,8 +416,12 @@ def alert_rows(alerts: Sequence[Alert], *, may_acknowledge: bool) -> list[Compon
             if alert.level == AlertLevel.ACT
             else "watch"
         )
-        head = row(chip(alert.level.capitalize(), tone), text(ALERT_KINDS.get(alert.kind, alert.kind), "strong"), spacer(),
-                   text(f"step {count(alert.step)}", "dim small num"))  # fmt: skip
+        head = row(
+            chip(alert.level.capitalize(), tone),
+            text(ALERT_KINDS.get(alert.kind, alert.kind), "strong"),
+            spacer(),
+            text(f"step {count(alert.step)}", "dim small num"),
+        )
         cure = alert.suggestion and short_label(Control.from_document(alert.suggestion), Control())
         foot = [text(f"Suggested: {cure}", "small nowrap") if cure else None, spacer()]
         if alert.acknowledged_by is not None:
@@ -361,24 +436,43 @@ def alert_rows(alerts: Sequence[Alert], *, may_acknowledge: bool) -> list[Compon
 
 def _mu(component: str, label: Any, value: object) -> Component:
     return dmc.NumberInput(
-        id=component, label=label, value=value, placeholder="off", step=0.05, min=0,
-        clampBehavior="none", allowNegative=False, decimalScale=4, size="xs", w=76, className="for-thresholds",
-    )  # fmt: skip
+        id=component,
+        label=label,
+        value=value,
+        placeholder="off",
+        step=0.05,
+        min=0,
+        clampBehavior="none",
+        allowNegative=False,
+        decimalScale=4,
+        size="xs",
+        w=76,
+        className="for-thresholds",
+    )
 
 
 def _hold_fields(fields: Fields, *, can: bool) -> list[Component]:
     look = "for-hold" if can else "gone"
     return [
-        html.Label("Hold the entropy at", htmlFor=HOLD_TARGET, className=f"small dim nowrap grow {look}"),
+        html.Label(
+            "Hold the entropy at", htmlFor=HOLD_TARGET, className=f"small dim nowrap grow {look}"
+        ),
         dmc.TextInput(
-            id=HOLD_TARGET, value=str(fields.hold_target), size="xs", w=88, className=f"num {look}",
+            id=HOLD_TARGET,
+            value=str(fields.hold_target),
+            size="xs",
+            w=88,
+            className=f"num {look}",
             placeholder="nats or %",
         ),
         dmc.Switch(
-            id=HOLD, checked=fields.hold, size="sm", className=look,
+            id=HOLD,
+            checked=fields.hold,
+            size="sm",
+            className=look,
             **{"aria-label": "Hold the entropy at this level"},
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _plot() -> Component:
@@ -399,7 +493,10 @@ def _plot() -> Component:
     ]
     # Keyboards use the number fields.
     handles = html.Div(sides, className="handles", hidden=True, **{"aria-hidden": "true"})
-    says = "Clipped share and entropy change a step against both thresholds, mean of the last ten steps"
+    says = (
+        "Clipped share and entropy change a step against both thresholds, mean of the last ten"
+        " steps"
+    )
     titles = [
         html.Span("share clipped", className="panel-title"),
         html.Span(className="panel-title lower"),

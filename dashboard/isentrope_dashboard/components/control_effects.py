@@ -97,7 +97,9 @@ def _newest(item: ControlVersion, revert_to: ControlVersion | None) -> Component
     return html.Div(
         [
             row(
-                text(f"v{item.version}", "mono dim"), text(name_of(item.control), "strong ellipsis"), spacer(),
+                text(f"v{item.version}", "mono dim"),
+                text(name_of(item.control), "strong ellipsis"),
+                spacer(),
                 chip(word, tone, symbol=symbol),
             ),
             html.Div([who, reason], className="dim small ellipsis", title=f"{who}{reason}"),
@@ -107,7 +109,7 @@ def _newest(item: ControlVersion, revert_to: ControlVersion | None) -> Component
         ],
         className=f"version {tone}",
         **{"data-version": item.version, "data-state": str(item.state)},
-    )  # fmt: skip
+    )
 
 
 def _stages(item: ControlVersion) -> Component:
@@ -150,8 +152,11 @@ def _older(item: ControlVersion) -> Component:
     )
     return html.Div(
         [
-            text(f"v{item.version}", "mono dim"), text(name_of(item.control), "ellipsis"), spacer(), chip(word, tone),
+            text(f"v{item.version}", "mono dim"),
+            text(name_of(item.control), "ellipsis"),
+            spacer(),
+            chip(word, tone),
             text(when, "dim small num"),
         ],
         className="row older",
-    )  # fmt: skip
+    )

@@ -62,9 +62,14 @@ def page(
         for name, path in PLACES
     ]
     brand = html.A(
-        [html.Span(className="logo", **{"aria-hidden": "true"}), html.Span("Isentrope", className="brand")],
-        href=link_to("/"), className="home", **{"aria-label": "Isentrope: all runs"},
-    )  # fmt: skip
+        [
+            html.Span(className="logo", **{"aria-hidden": "true"}),
+            html.Span("Isentrope", className="brand"),
+        ],
+        href=link_to("/"),
+        className="home",
+        **{"aria-label": "Isentrope: all runs"},
+    )
     where = (
         [*middle]
         if middle
@@ -104,13 +109,22 @@ def page(
 
 def _tools() -> list[Component]:
     link = dmc.ActionIcon(
-        icon("link"), id="copy-link", variant="subtle", color="gray", size=28,
+        icon("link"),
+        id="copy-link",
+        variant="subtle",
+        color="gray",
+        size=28,
         **{"aria-label": "Copy a link to this view"},
-    )  # fmt: skip
+    )
     toggle = dmc.ColorSchemeToggle(
-        id=SCHEME, lightIcon=icon("sun"), darkIcon=icon("moon"), variant="subtle", color="gray", size=28,
+        id=SCHEME,
+        lightIcon=icon("sun"),
+        darkIcon=icon("moon"),
+        variant="subtle",
+        color="gray",
+        size=28,
         **{"aria-label": "Switch between light and dark"},
-    )  # fmt: skip
+    )
     return [link, toggle, html.Span(className="rule"), html.Div(id="who", className="row who")]
 
 
@@ -165,13 +179,18 @@ def run_state(run: RunSummary) -> list[Component]:
         else min(100, 100 * run.step / run.planned_steps)
     )
     bar = html.Div(
-        html.Div(style={"width": f"{share:.1f}%"}), id="run-progress", className="progress", role="progressbar",
+        html.Div(style={"width": f"{share:.1f}%"}),
+        id="run-progress",
+        className="progress",
+        role="progressbar",
         **{"aria-label": "share of the planned steps", "aria-valuenow": round(share)},
-    )  # fmt: skip
+    )
     # The browser fills it in, from the time of the newest report that it asks for itself.
     age = html.Span(
-        id="report-age", className="num dim wide", **{"data-since": "0", "data-before": "updated " if live else "last report "}
-    )  # fmt: skip
+        id="report-age",
+        className="num dim wide",
+        **{"data-since": "0", "data-before": "updated " if live else "last report "},
+    )
     return [
         badge,
         step,

@@ -145,8 +145,14 @@ def _sigmas(score: float, std: float | None) -> str:
     )
 
 
-ORDERS = (("", "Largest pull first"), ("-reward", "Highest reward first"), ("reward", "Lowest reward first"),
-          ("-advantage", "Highest advantage first"), ("advantage", "Lowest advantage first"), ("prompt", "By prompt"))  # fmt: skip
+ORDERS = (
+    ("", "Largest pull first"),
+    ("-reward", "Highest reward first"),
+    ("reward", "Lowest reward first"),
+    ("-advantage", "Highest advantage first"),
+    ("advantage", "Lowest advantage first"),
+    ("prompt", "By prompt"),
+)
 
 
 def sort_rollouts(items: Sequence[Rollout], order: str) -> list[Rollout]:
@@ -197,11 +203,14 @@ def _prompt(prompt: str, answer: Rollouts) -> html.Div:
     shown = others if len(others) <= MOST_OTHERS else [*others[: MOST_OTHERS - 1], others[-1]]
     buttons = [
         html.Button(
-            count(step), type="button", className="link num", title=f"Steps {count(answer.step)} and {count(step)} side by side",
+            count(step),
+            type="button",
+            className="link num",
+            title=f"Steps {count(answer.step)} and {count(step)} side by side",
             **{"data-show": json.dumps({"step": answer.step, "beside": step})},
         )
         for step in shown
-    ]  # fmt: skip
+    ]
     also = [html.Div(["also in step ", *buttons], className="also-in")] if shown else []
     return html.Div([readable(prompt.strip()), *also], className="rollout-prompt")
 
@@ -240,8 +249,10 @@ def _about(item: Rollout) -> html.Div:
     ]
     if item.reward is not None:
         lines.append(html.Div(["reward ", html.Span(number(item.reward, 2), className="strong")]))
-    lines += [html.Div([f"{name} ", html.Span(number(part, 2), className="strong")], className="part")
-              for name, part in sorted(item.rewards.items())]  # fmt: skip
+    lines += [
+        html.Div([f"{name} ", html.Span(number(part, 2), className="strong")], className="part")
+        for name, part in sorted(item.rewards.items())
+    ]
     lines.append(
         html.Div(
             ["advantage ", html.Span(number(item.advantage, 2, signed=True), className="strong")]
@@ -322,7 +333,10 @@ def _look(
     """The classes of a token: which way it pulls; whether it was clipped, or would be by Clip_V
     with µ on both sides."""
     is_beyond = score is not None and std and abs(score) > mu * std
-    return f"token {'down' if contribution < 0 else 'up'}{' clipped' if kept is False else ' over-mu' if is_beyond else ''}"
+    return (
+        "token"
+        f" {'down' if contribution < 0 else 'up'}{' clipped' if kept is False else ' over-mu' if is_beyond else ''}"
+    )
 
 
 def _add_text(pieces: list[Any], words: str) -> None:
@@ -342,9 +356,14 @@ def top_token_table(answer: TopTokens, wanted: Filter) -> html.Table:
         row = MISSING if token.sequence is None else count(token.sequence)
         share = share_words(token.contribution / pull) if pull else change(token.contribution)
         cells = [
-            share, probability(token.logprob), _sigmas(token.vocab_centered_score, answer.score_std),
-            number(token.advantage, 2, signed=True), row, count(token.position), "kept" if token.kept else "clipped",
-        ]  # fmt: skip
+            share,
+            probability(token.logprob),
+            _sigmas(token.vocab_centered_score, answer.score_std),
+            number(token.advantage, 2, signed=True),
+            row,
+            count(token.position),
+            "kept" if token.kept else "clipped",
+        ]
         look = _look(
             token.contribution, token.kept, token.vocab_centered_score, answer.score_std, wanted.mu
         )

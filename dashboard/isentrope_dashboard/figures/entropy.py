@@ -117,8 +117,10 @@ def _add_forecast(chart: Chart, line: Forecast, course: EntropyForecast) -> None
         )
     if not line.is_drawn:
         return
-    texts = [f"{number(value)} ({number(low)} to {number(high)})"
-             for value, low, high in zip(course.entropy, course.low, course.high, strict=True)]  # fmt: skip
+    texts = [
+        f"{number(value)} ({number(low)} to {number(high)})"
+        for value, low, high in zip(course.entropy, course.low, course.high, strict=True)
+    ]
     chart.stroke(
         course.step,
         course.entropy,
@@ -164,30 +166,54 @@ def law_figure(_panel: Panel, shown: Shown) -> Figure | str:
         ys.append(ceiling.value)
     hover = "%{text}<extra></extra>"
     chart.scatter(
-        points.entropy, points.reward, mode="markers", name="steps", hovertemplate=hover,
-        marker={"size": 6, "color": points.step, "colorscale": [[0, ink["zero"]], [1, ink["iris"]]]},
-        text=[f"to step {count(step)}<br>H {number(h)} nats, reward {number(reward)}"
-              for step, h, reward in zip(points.step, points.entropy, points.reward, strict=True)],
-    )  # fmt: skip
+        points.entropy,
+        points.reward,
+        mode="markers",
+        name="steps",
+        hovertemplate=hover,
+        marker={
+            "size": 6,
+            "color": points.step,
+            "colorscale": [[0, ink["zero"]], [1, ink["iris"]]],
+        },
+        text=[
+            f"to step {count(step)}<br>H {number(h)} nats, reward {number(reward)}"
+            for step, h, reward in zip(points.step, points.entropy, points.reward, strict=True)
+        ],
+    )
     if law.forecast is not None:
         made = law.forecast
         low, value, high = made.reward.low, made.reward.value, made.reward.high
         chart.scatter(
-            [made.at_entropy], [value], mode="markers", name="forecast", hovertemplate=hover,
+            [made.at_entropy],
+            [value],
+            mode="markers",
+            name="forecast",
+            hovertemplate=hover,
             text=[f"forecast from step {count(made.through_step)}: {number(value)}"],
             marker={"size": 10, "symbol": "diamond", "color": ink["upper"]},
-            error_y={"type": "data", "symmetric": False, "array": [high - value], "arrayminus": [value - low],
-                     "thickness": 1.4, "width": 5, "color": ink["upper"]},
-        )  # fmt: skip
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": [high - value],
+                "arrayminus": [value - low],
+                "thickness": 1.4,
+                "width": 5,
+                "color": ink["upper"],
+            },
+        )
         ys += [low, high]
     room_x, room_y = (0.05 * (max(values) - min(values)) or 0.01 for values in (xs, ys))
     left, right = min(xs) - room_x, max(xs) + room_x
     places = ticks(left, right, 7)
     font = {"size": 11, "color": ink["muted"]}
     chart.layout["xaxis"] = {
-        "range": [left, right], "tickvals": places, "ticktext": tick_texts(places), "showspikes": False,
+        "range": [left, right],
+        "tickvals": places,
+        "ticktext": tick_texts(places),
+        "showspikes": False,
         "title": {"text": "entropy, nats", "font": font, "standoff": 4},
-    }  # fmt: skip
+    }
     chart.y_axis(
         min(ys) - room_y, max(ys) + room_y, title={"text": html.escape(law.reward), "font": font}
     )

@@ -189,8 +189,16 @@ def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
                 xref="x2 domain",
             )
             side = "bottom" if words.startswith(("+", "µ₊")) else "top"
-            chart.label(words, at=1, y=value, yanchor=side, xanchor="right", color=chart.ink[color],
-                        bgcolor=chart.ink["card"], opacity=0.85)  # fmt: skip
+            chart.label(
+                words,
+                at=1,
+                y=value,
+                yanchor=side,
+                xanchor="right",
+                color=chart.ink[color],
+                bgcolor=chart.ink["card"],
+                opacity=0.85,
+            )
     return chart.figure()
 
 
@@ -234,8 +242,13 @@ def _add_heat(
     for gap in missing_steps(list(steps), reduced=True):
         columns |= {step: np.full(shares.shape[1], np.nan) for step in gap}
     places = sorted(columns)
-    z = [[round(100 * float(columns[step][row]), 2) or None if columns[step][row] > 0 else None for step in places]
-         for row in range(shares.shape[1])]  # fmt: skip
+    z = [
+        [
+            round(100 * float(columns[step][row]), 2) or None if columns[step][row] > 0 else None
+            for step in places
+        ]
+        for row in range(shares.shape[1])
+    ]
     chart.data.append(
         {
             "type": "heatmap",
@@ -247,7 +260,9 @@ def _add_heat(
             "colorscale": [[place**2, color] for place, color in theme.HEAT[chart.scheme]],
             "showscale": False,
             "hoverongaps": False,
-            "hovertemplate": f"{quantity.symbol} %{{y:.4~g}}: %{{z}} % of the tokens<extra></extra>",
+            "hovertemplate": (
+                f"{quantity.symbol} %{{y:.4~g}}: %{{z}} % of the tokens<extra></extra>"
+            ),
         }
     )
 
@@ -271,20 +286,34 @@ def _add_bars(chart: Chart, quantity: Quantity, shown: Shown, ends: tuple[float,
         longest = max((share for _, share in rows), default=0.0)
         chart.data.append(
             {
-                "type": "bar", "orientation": "h", "xaxis": "x2", "name": f"step {step}",
+                "type": "bar",
+                "orientation": "h",
+                "xaxis": "x2",
+                "name": f"step {step}",
                 "x": [round(math.sqrt(share), 5) for _, share in rows],
                 "y": [value for value, _ in rows],
                 "customdata": [share for _, share in rows],
-                "width": float(edges[1] - edges[0]), "marker": {"color": chart.ink["iris"], "line": {"width": 0}},
-                "text": [f"{quantity.symbol} {number(value)}: {percent(share)} of the tokens" for value, share in rows],
-                "hovertemplate": "%{text}<extra></extra>", "textposition": "none",
+                "width": float(edges[1] - edges[0]),
+                "marker": {"color": chart.ink["iris"], "line": {"width": 0}},
+                "text": [
+                    f"{quantity.symbol} {number(value)}: {percent(share)} of the tokens"
+                    for value, share in rows
+                ],
+                "hovertemplate": "%{text}<extra></extra>",
+                "textposition": "none",
             }
-        )  # fmt: skip
+        )
     ticks = [share for share in BAR_TICKS if share <= 1.05 * longest] or [BAR_TICKS[0]]
     ticks = [ticks[0], *ticks[1:][-1:]]
     chart.layout["xaxis2"] = {
-        "domain": [BARS_FROM, 1], "range": [0, 1.05 * math.sqrt(max(longest, ticks[-1]))],
-        "tickvals": [math.sqrt(share) for share in ticks], "ticktext": [f"{100 * share:g} %" for share in ticks],
-        "showgrid": False, "showspikes": False, "tickfont": {"size": 11, "color": chart.ink["muted"]},
-        "fixedrange": True, "anchor": "y", "tickangle": 0,
-    }  # fmt: skip
+        "domain": [BARS_FROM, 1],
+        "range": [0, 1.05 * math.sqrt(max(longest, ticks[-1]))],
+        "tickvals": [math.sqrt(share) for share in ticks],
+        "ticktext": [f"{100 * share:g} %" for share in ticks],
+        "showgrid": False,
+        "showspikes": False,
+        "tickfont": {"size": 11, "color": chart.ink["muted"]},
+        "fixedrange": True,
+        "anchor": "y",
+        "tickangle": 0,
+    }

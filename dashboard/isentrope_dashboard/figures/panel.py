@@ -377,8 +377,13 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
             high=top,
         )
         high = min(high, 1.02) if panel.share else high
-        chart.y_axis(low, high, written=percent_texts if panel.share else tick_texts, most=6 if panel.keys else 5,
-                     zeroline=not from_zero)  # fmt: skip
+        chart.y_axis(
+            low,
+            high,
+            written=percent_texts if panel.share else tick_texts,
+            most=6 if panel.keys else 5,
+            zeroline=not from_zero,
+        )
     add_seeds(chart, panel, shown)
     if panel.band is not None:
         least, most = panel.band
@@ -391,8 +396,15 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
             if line.color.isdecimal()
             else chart.ink[line.color]
         )
-        chart.line(columns, name=line.label, color=color, width=line.width, dash=line.dash,
-                   smooth=shown.smooth if line.smooth else 0, written=written)  # fmt: skip
+        chart.line(
+            columns,
+            name=line.label,
+            color=color,
+            width=line.width,
+            dash=line.dash,
+            smooth=shown.smooth if line.smooth else 0,
+            written=written,
+        )
         newest = next((value for value in reversed(last.value) if math.isfinite(value)), None)
         if newest is not None and not panel.keys:
             chart.end(line.label, newest, color)

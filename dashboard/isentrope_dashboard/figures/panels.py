@@ -25,7 +25,10 @@ OVERVIEW: Sequence[Panel] = (
         name="entropy",
         title="Entropy",
         unit="nats",
-        says="Entropy over steps, with the early level and what the next 50 steps are predicted to bring",
+        says=(
+            "Entropy over steps, with the early level and what the next 50 steps are predicted to"
+            " bring"
+        ),
         needs="No entropy was reported so far",
         height=TALL,
         lines=[Line(metrics.ENTROPY_MEAN, "entropy", "iris")],
@@ -127,13 +130,25 @@ def _heat(name: str, title: str, unit: str, quantity: Quantity) -> Panel:
 
 DISTRIBUTIONS: Sequence[Panel] = (
     _heat(
-        "vocab-centered", "Vocabulary-centred score", "nats",
-        Quantity(histogram=metrics.VOCAB_CENTERED_SCORES, symbol="S<sub>c</sub>", std=metrics.SCORE_VOCAB_CENTERED_STD),
+        "vocab-centered",
+        "Vocabulary-centred score",
+        "nats",
+        Quantity(
+            histogram=metrics.VOCAB_CENTERED_SCORES,
+            symbol="S<sub>c</sub>",
+            std=metrics.SCORE_VOCAB_CENTERED_STD,
+        ),
     ),
     _heat(
-        "discriminator", "Discriminator score", "nats",
-        Quantity(histogram=metrics.DISCRIMINATOR_SCORES, symbol="S*",
-                 mean=metrics.SCORE_DISCRIMINATOR_MEAN, std=metrics.SCORE_DISCRIMINATOR_STD),
+        "discriminator",
+        "Discriminator score",
+        "nats",
+        Quantity(
+            histogram=metrics.DISCRIMINATOR_SCORES,
+            symbol="S*",
+            mean=metrics.SCORE_DISCRIMINATOR_MEAN,
+            std=metrics.SCORE_DISCRIMINATOR_STD,
+        ),
     ),
     Panel(
         name="quadrants",
@@ -141,7 +156,12 @@ DISTRIBUTIONS: Sequence[Panel] = (
         unit="nats per unit gain",
         lines=[
             *(
-                Line(part, escape(QUADRANTS[part]).replace("S_c", "S<sub>c</sub>"), "act" if number < 2 else "up", _DASHES[number % 2])
+                Line(
+                    part,
+                    escape(QUADRANTS[part]).replace("S_c", "S<sub>c</sub>"),
+                    "act" if number < 2 else "up",
+                    _DASHES[number % 2],
+                )
                 for number, part in enumerate(MEANINGS)
             ),
             Line(metrics.ENTROPY_UNIT_PREDICTED_CHANGE, "sum", "observed"),
@@ -161,25 +181,49 @@ DISTRIBUTIONS: Sequence[Panel] = (
             Line(metrics.CHANGE_BY_ENTROPY_BONUS, "entropy bonus", "up", "2px,2px"),
             Line(metrics.ENTROPY_UNIT_PREDICTED_CHANGE, "sum", "observed"),
         ],
-        signs=(metrics.CHANGE_BY_INTERVENTION, metrics.CHANGE_BY_KL_PENALTY, metrics.CHANGE_BY_ENTROPY_BONUS),
+        signs=(
+            metrics.CHANGE_BY_INTERVENTION,
+            metrics.CHANGE_BY_KL_PENALTY,
+            metrics.CHANGE_BY_ENTROPY_BONUS,
+        ),
         needs="Pass the advantages to gate().",
-        rest="So far all of the prediction comes from the policy loss; an active control, a KL term and an entropy bonus "
-        "get a line each.",
+        rest=(
+            "So far all of the prediction comes from the policy loss; an active control, a KL term"
+            " and an entropy bonus get a line each."
+        ),
         says="The unit prediction over steps, split by mechanism",
         written=change,
     ),
-    _heat("token-entropy", "Token entropy", "nats", Quantity(histogram=metrics.TOKEN_ENTROPIES, symbol="H")),
-    _heat("probability", "Probability of the sampled token", "", Quantity(histogram=metrics.TOKEN_PROBABILITIES, symbol="p")),
+    _heat(
+        "token-entropy",
+        "Token entropy",
+        "nats",
+        Quantity(histogram=metrics.TOKEN_ENTROPIES, symbol="H"),
+    ),
+    _heat(
+        "probability",
+        "Probability of the sampled token",
+        "",
+        Quantity(histogram=metrics.TOKEN_PROBABILITIES, symbol="p"),
+    ),
     Panel(
         name="covariance",
         title="Covariance of log p and A",
         unit="mean of the largest, log scale; triangles where it is below 0",
         lines=[
-            Line(metric, f"top {100 * share:g} %" if share < 1 else "all", str(number), theme.DASHES[number])
+            Line(
+                metric,
+                f"top {100 * share:g} %" if share < 1 else "all",
+                str(number),
+                theme.DASHES[number],
+            )
             for number, (metric, share) in enumerate(metrics.COVARIANCE_TOP.items())
         ],
         needs="Pass the advantages to gate().",
-        says="Mean of the largest covariances of log-prob and advantage over steps, for several shares of the tokens",
+        says=(
+            "Mean of the largest covariances of log-prob and advantage over steps, for several"
+            " shares of the tokens"
+        ),
         log=True,
     ),
     Panel(
@@ -193,7 +237,10 @@ DISTRIBUTIONS: Sequence[Panel] = (
             Line(metrics.COVARIANCE_GROUP, "all groups", "observed"),
         ],
         needs="Pass groups= to gate(): which sequences are rollouts of one prompt.",
-        says="Covariance of a sequence's log-prob and advantage within its group over steps, by the group's difficulty",
+        says=(
+            "Covariance of a sequence's log-prob and advantage within its group over steps, by the"
+            " group's difficulty"
+        ),
     ),
     Panel(
         name="ratios",
@@ -203,8 +250,12 @@ DISTRIBUTIONS: Sequence[Panel] = (
             Line(metrics.RATIO_MAX, "largest", "act"),
             Line(metrics.RATIO_MEAN, "mean", "iris"),
             *(
-                Line(name, "median" if share == 0.5 else f"{100 * share:g} % below", "observed", dash)
-                for (name, share), dash in zip(metrics.RATIO_QUANTILES.items(), ("2px,2px", "solid", "5px,3px"), strict=True)
+                Line(
+                    name, "median" if share == 0.5 else f"{100 * share:g} % below", "observed", dash
+                )
+                for (name, share), dash in zip(
+                    metrics.RATIO_QUANTILES.items(), ("2px,2px", "solid", "5px,3px"), strict=True
+                )
             ),
         ],
         needs="Pass old_logprobs= or sampler_logprobs= to gate().",
@@ -224,7 +275,10 @@ DISTRIBUTIONS: Sequence[Panel] = (
             Line(metrics.SAMPLER_KL_K1, "sampler, k1", "upper", "2px,2px"),
         ],
         needs="Pass old_logprobs=, sampler_logprobs= or ref_logprobs= to gate().",
-        says="KL divergence of the policy from the old policy, the reference and the sampler over steps",
+        says=(
+            "KL divergence of the policy from the old policy, the reference and the sampler over"
+            " steps"
+        ),
         written=change,
         at_rest=0.0,
         rest=f"All below {REST} nats: trainer, old policy and sampler are one policy.",
@@ -255,5 +309,5 @@ DISTRIBUTIONS: Sequence[Panel] = (
         draw=law_figure,
         zooms=False,
     ),
-)  # fmt: skip
+)
 """The most useful first. One that has nothing to show is a line at the end."""

@@ -78,18 +78,28 @@ def what_if_figure(
             ("y2", "pace", curve.pace or (), change),
         ):
             chart.scatter(
-                places[: len(values)], values[:shown], name=f"{side} side, {name}", yaxis=axis,
-                line={"color": color, "width": 1.8}, text=[written(value) for value in values[:shown]], **SKIPPED,
-            )  # fmt: skip
+                places[: len(values)],
+                values[:shown],
+                name=f"{side} side, {name}",
+                yaxis=axis,
+                line={"color": color, "width": 1.8},
+                text=[written(value) for value in values[:shown]],
+                **SKIPPED,
+            )
     for name, domain, ends, texts in (
         ("yaxis", CLIPPED_PANEL, (0.0, _top(curves)), percent_texts),
         ("yaxis2", PACE_PANEL, _range(curves, now, width), tick_texts),
     ):
         places = three_ticks(*ends)
         chart.layout[name] = {
-            "range": [min(ends[0], places[0]), max(ends[1], places[-1])], "tickvals": places, "ticktext": texts(places), "domain": domain, "fixedrange": True,
-            "zeroline": name == "yaxis2", "tickfont": {"size": 10, "color": ink["muted"]},
-        }  # fmt: skip
+            "range": [min(ends[0], places[0]), max(ends[1], places[-1])],
+            "tickvals": places,
+            "ticktext": texts(places),
+            "domain": domain,
+            "fixedrange": True,
+            "zeroline": name == "yaxis2",
+            "tickfont": {"size": 10, "color": ink["muted"]},
+        }
     chart.level(now, ink["observed"], dash="4px,3px", yref="y2")
     chart.mark(0, ink["zero"])
     outwards = ticks(0, width, 4)
@@ -97,18 +107,25 @@ def what_if_figure(
     figure = chart.figure()
     figure["layout"] |= {
         "meta": {
-            "reach": width, "unchanged": f"as now {change(now)}",
+            "reach": width,
+            "unchanged": f"as now {change(now)}",
             "pace": "pace, nats a step" if curves.low.pace else "pace: no gain is known yet",
         },
         "margin": MARGIN,
         "hovermode": False,
         "dragmode": False,
         "xaxis": {
-            "range": [-width * _ROOM, width * _ROOM], "fixedrange": True, "anchor": "y2", "showspikes": False,
-            "tickvals": places, "ticktext": [f"{abs(place):g}{' σ' if abs(place) == outwards[-1] else ''}" for place in places],
+            "range": [-width * _ROOM, width * _ROOM],
+            "fixedrange": True,
+            "anchor": "y2",
+            "showspikes": False,
+            "tickvals": places,
+            "ticktext": [
+                f"{abs(place):g}{' σ' if abs(place) == outwards[-1] else ''}" for place in places
+            ],
             "tickangle": 0,
         },
-    }  # fmt: skip
+    }
     return figure
 
 

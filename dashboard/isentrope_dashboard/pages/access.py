@@ -54,7 +54,8 @@ async def access_page(client: AsyncClient, _view: View) -> tuple[Component, str]
 
 def _who(me: Me) -> Component:
     more = (
-        "Give each person a token of their own, so that the history of controls shows who changed what."
+        "Give each person a token of their own, so that the history of controls shows who changed"
+        " what."
         if me.scope == TokenScope.ADMIN
         else "The owner of this server makes and revokes tokens."
     )
@@ -81,14 +82,16 @@ def _form() -> Component:
         dmc.Select(id="token-scope", label="Scope", data=scopes, value="control", size="xs", w=400),
         dmc.Button("Make a token", id="token-make", size="xs"),
         name="wrap token-form",
-    )  # fmt: skip
+    )
     return card(fields, html.Div(id="token-made", role="status"), title="A new token", name="guide")
 
 
 def _notify(found: Sequence[Destination]) -> Component:
     words: list[Any] = [
-        "Alerts are not sent anywhere. Start the server by ", code("isentrope up --notify ADDRESS"), "with an address of Apprise, such as ntfy://TOPIC.",
-    ]  # fmt: skip
+        "Alerts are not sent anywhere. Start the server by ",
+        code("isentrope up --notify ADDRESS"),
+        "with an address of Apprise, such as ntfy://TOPIC.",
+    ]
     if found:
         words = [
             "Alerts are sent by ",
@@ -135,13 +138,20 @@ def _token_row(token: AccessToken, me: Me) -> html.Tr:
         action = chip("you", "iris")
     else:
         action = dmc.Button(
-            "Revoke", id={"revoke": token.id}, size="compact-xs", variant="default",
+            "Revoke",
+            id={"revoke": token.id},
+            size="compact-xs",
+            variant="default",
             **{"aria-label": f"Revoke the token {token.name}"},
-        )  # fmt: skip
+        )
     cells = [
-        html.B(token.name), chip(token.scope), html.Span(token.id, className="mono"),
-        age(token.created_at), MISSING if token.last_used_at is None else age(token.last_used_at), action,
-    ]  # fmt: skip
+        html.B(token.name),
+        chip(token.scope),
+        html.Span(token.id, className="mono"),
+        age(token.created_at),
+        MISSING if token.last_used_at is None else age(token.last_used_at),
+        action,
+    ]
     return html.Tr(
         [html.Td(cell) for cell in cells],
         className="revoked-token" if token.revoked_at is not None else "",

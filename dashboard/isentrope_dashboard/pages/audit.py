@@ -35,20 +35,46 @@ MOST_ENTRIES = 200
 
 COLUMNS: Sequence[dict[str, Any]] = (
     {"field": "version", "headerName": "Version", "width": 86, "cellClass": "num"},
-    {"field": "change", "headerName": "Change", "flex": 3, "minWidth": 240, "wrapText": True, "autoHeight": True},
+    {
+        "field": "change",
+        "headerName": "Change",
+        "flex": 3,
+        "minWidth": 240,
+        "wrapText": True,
+        "autoHeight": True,
+    },
     {"field": "state", "headerName": "State", "width": 104},
     {"field": "verdict", "headerName": "Verdict", "width": 92, "tooltipField": "verdict_words"},
     {"field": "author", "headerName": "Author", "width": 104, "tooltipField": "author"},
-    {"field": "reason", "headerName": "Reason", "flex": 2, "minWidth": 160, "wrapText": True, "autoHeight": True},
+    {
+        "field": "reason",
+        "headerName": "Reason",
+        "flex": 2,
+        "minWidth": 160,
+        "wrapText": True,
+        "autoHeight": True,
+    },
     {"field": "requested", "headerName": "Requested", "width": 176, "cellClass": "num"},
     {"field": "step", "headerName": "At step", "width": 84, **RIGHT},
     {"field": "applied", "headerName": "From step", "width": 92, **RIGHT},
     {
-        "field": "latency", "headerName": "Latency", "width": 92, **RIGHT,
-        "valueFormatter": {"function": "params.value == null ? '–' : params.value.toFixed(1) + ' s'"},
+        "field": "latency",
+        "headerName": "Latency",
+        "width": 92,
+        **RIGHT,
+        "valueFormatter": {
+            "function": "params.value == null ? '–' : params.value.toFixed(1) + ' s'"
+        },
     },
-    {"field": "outcome", "headerName": "Outcome", "flex": 2, "minWidth": 160, "wrapText": True, "autoHeight": True},
-)  # fmt: skip
+    {
+        "field": "outcome",
+        "headerName": "Outcome",
+        "flex": 2,
+        "minWidth": 160,
+        "wrapText": True,
+        "autoHeight": True,
+    },
+)
 FILE_COLUMNS = (*(column["field"] for column in COLUMNS), "verdict_words")
 
 
@@ -87,14 +113,26 @@ async def read(client: AsyncClient, view: View) -> Values:
 
 
 HISTORY = grid(
-    GRID, COLUMNS, row_id="version", empty="No control was pushed so far", className="grid",
-    defaultColDef={"wrapHeaderText": True, "suppressHeaderMenuButton": False, "suppressMovable": False},
+    GRID,
+    COLUMNS,
+    row_id="version",
+    empty="No control was pushed so far",
+    className="grid",
+    defaultColDef={
+        "wrapHeaderText": True,
+        "suppressHeaderMenuButton": False,
+        "suppressMovable": False,
+    },
     dashGridOptions={"domLayout": "autoHeight", "enableCellTextSelection": True},
-)  # fmt: skip
+)
 TO_FILE = dmc.Button(
-    "CSV", id=SAVE, size="compact-xs", variant="default", leftSection=icon("download", 12),
+    "CSV",
+    id=SAVE,
+    size="compact-xs",
+    variant="default",
+    leftSection=icon("download", 12),
     **{"aria-label": "Save the control history as CSV"},
-)  # fmt: skip
+)
 READ_AGAIN = dmc.Button(
     "Read again", id=AGAIN, size="compact-xs", variant="default", className="needs-server"
 )
@@ -149,9 +187,11 @@ def change_words(change: Mapping[str, Any]) -> str:
     """What an entry changed, old and new where both exist; what is empty is no news."""
     old, new = (flat({"": change.get(name)}) for name in ("old", "new"))
     pairs = [
-        f"{name.strip('.')} {old[name]} → {new.get(name, 'none')}"
-        if name in old
-        else f"{name.strip('.')} {new[name]}"
+        (
+            f"{name.strip('.')} {old[name]} → {new.get(name, 'none')}"
+            if name in old
+            else f"{name.strip('.')} {new[name]}"
+        )
         for name in {**old, **new}
         if old.get(name) != new.get(name)
         and not (old.get(name) in _EMPTY and new.get(name) in _EMPTY)

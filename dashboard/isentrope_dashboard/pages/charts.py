@@ -71,10 +71,18 @@ async def read_shown(
     histograms = await found
     steps = [each.step for each in series.values()] + [each.step for each in histograms]
     return Shown(
-        scheme=view.scheme, scale=scale, first=min((each[0] for each in steps if each), default=first or 0), last=run.step or 0, zoom=view.zoom,
-        smooth=view.smooth, marks=marks(history, alerts), history=history, series=series,
-        histograms=dict(zip(counted, histograms, strict=True)), **more,
-    )  # fmt: skip
+        scheme=view.scheme,
+        scale=scale,
+        first=min((each[0] for each in steps if each), default=first or 0),
+        last=run.step or 0,
+        zoom=view.zoom,
+        smooth=view.smooth,
+        marks=marks(history, alerts),
+        history=history,
+        series=series,
+        histograms=dict(zip(counted, histograms, strict=True)),
+        **more,
+    )
 
 
 def figure(panel: Panel, shown: Shown, nothing: str = "") -> Figure:

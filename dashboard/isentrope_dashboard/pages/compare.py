@@ -237,11 +237,13 @@ async def read(client: AsyncClient, view: View) -> Values:
     missing = [why for why in found if isinstance(why, str)]
     groups = grouped(known, by)
     values: dict[str, Any] = {
-        "compare-legend": _legend(groups, missing, view)
-        if ids
-        else nothing(
-            f"Choose up to {MOST_RUNS} runs above, or {MOST_GROUPED} to group",
-            "The address keeps them: a link to it shows the same comparison.",
+        "compare-legend": (
+            _legend(groups, missing, view)
+            if ids
+            else nothing(
+                f"Choose up to {MOST_RUNS} runs above, or {MOST_GROUPED} to group",
+                "The address keeps them: a link to it shows the same comparison.",
+            )
         ),
         **dict.fromkeys(("compare-charts", "compare-parameters", "compare-controls")),
     }
@@ -304,8 +306,11 @@ async def _read(client: AsyncClient, run_id: str, panels: Sequence[Panel], view:
     )
     reported = {item.name for item in latest.items}
     known = metrics.reported_names(reported)
-    names = {panel.name: panel.name if panel.name in reported else known[metrics.METRICS[panel.name]]
-             for panel in panels if panel.name in reported or metrics.METRICS.get(panel.name) in known}  # fmt: skip
+    names = {
+        panel.name: panel.name if panel.name in reported else known[metrics.METRICS[panel.name]]
+        for panel in panels
+        if panel.name in reported or metrics.METRICS.get(panel.name) in known
+    }
     own = [metric_panel(name, HEIGHT) for name in names.values()]
     shown = await charts.read_shown(
         client, view, run, own, points=POINTS, is_live=False, label=run.name
@@ -332,12 +337,17 @@ def _legend(groups: Sequence[Group], missing: Sequence[str], view: View) -> Comp
         is_hidden = group.key in hidden
         after = [key for key in hidden if key != group.key] if is_hidden else [*hidden, group.key]
         button = html.Button(
-            sample(look, view), type="button", className="icon-button", title="Show" if is_hidden else "Hide",
+            sample(look, view),
+            type="button",
+            className="icon-button",
+            title="Show" if is_hidden else "Hide",
             **{
-                "aria-label": f"Hide {group.name}", "aria-pressed": str(is_hidden).lower(), "data-line": group.key,
+                "aria-label": f"Hide {group.name}",
+                "aria-pressed": str(is_hidden).lower(),
+                "data-line": group.key,
                 "data-show": json.dumps({"hide": listed(after) if after else None}),
             },
-        )  # fmt: skip
+        )
         entries.append(
             html.Li([button, *_about(group)], className="hidden-line" if is_hidden else "")
         )
@@ -392,8 +402,18 @@ def _tables(groups: Sequence[Group], *, everything: bool) -> tuple[Component, Co
     configs = [_joined([one.run.config for one in group.members]) for group in groups]
     rows = differences(configs, everything=everything)
     alike = "All parameters are alike." if any(configs) else "No run was started with config=."
-    parameters = _table(groups, "Parameter", {name: [text(v) if v is not None else None for v in values]
-                                              for name, values in rows.items()}) if rows else html.P(alike, className="dim")  # fmt: skip
+    parameters = (
+        _table(
+            groups,
+            "Parameter",
+            {
+                name: [text(v) if v is not None else None for v in values]
+                for name, values in rows.items()
+            },
+        )
+        if rows
+        else html.P(alike, className="dim")
+    )
     if any(len(group.members) > 1 for group in groups):
         return parameters, html.P("Shown where runs are not grouped.", className="dim")
     histories = [group.members[0].history for group in groups]
@@ -467,8 +487,11 @@ PART = Part(name="compare", read=read, layout=layout)
 
 
 async def compare_page(client: AsyncClient, view: View) -> tuple[Component, str]:
-    part, runs, names = await asyncio.gather(PART.component(client, view), _offered_runs(client, view.runs, ""),
-                                               _offered_metrics(client, view))  # fmt: skip
+    part, runs, names = await asyncio.gather(
+        PART.component(client, view),
+        _offered_runs(client, view.runs, ""),
+        _offered_metrics(client, view),
+    )
     shared: dict[str, Any] = {
         "searchable": True,
         "hidePickedOptions": True,
@@ -476,19 +499,32 @@ async def compare_page(client: AsyncClient, view: View) -> tuple[Component, str]
         "nothingFoundMessage": "Nothing found",
     }
     which = dmc.MultiSelect(
-        id={"param": "run"}, data=runs, value=list(view.runs)[:MOST_GROUPED], maxValues=MOST_GROUPED, placeholder="Search runs",
-        **shared, **{"aria-label": f"Runs, at most {MOST_GROUPED}"},
-    )  # fmt: skip
+        id={"param": "run"},
+        data=runs,
+        value=list(view.runs)[:MOST_GROUPED],
+        maxValues=MOST_GROUPED,
+        placeholder="Search runs",
+        **shared,
+        **{"aria-label": f"Runs, at most {MOST_GROUPED}"},
+    )
     what = dmc.MultiSelect(
-        id={"param": "metric"}, data=names, value=chosen_metrics(view), maxValues=MOST_METRICS, placeholder="Search metrics",
-        **shared, **{"aria-label": f"Metrics, at most {MOST_METRICS}"},
-    )  # fmt: skip
+        id={"param": "metric"},
+        data=names,
+        value=chosen_metrics(view),
+        maxValues=MOST_METRICS,
+        placeholder="Search metrics",
+        **shared,
+        **{"aria-label": f"Metrics, at most {MOST_METRICS}"},
+    )
     group = choice("group", GROUPS, view.query.get("group", "none"), "What is one line")
     looks = row(group, *charts.looks(view, log=True), name="tools")
     heading = row(html.H2("Compare", className="page-title"), spacer(), looks, name="compare-head")
-    return header.page(
-        "Compare runs", heading, html.Div([which, what], className="choose"), part, here=PATH
-    ), "Compare · Isentrope"
+    return (
+        header.page(
+            "Compare runs", heading, html.Div([which, what], className="choose"), part, here=PATH
+        ),
+        "Compare · Isentrope",
+    )
 
 
 async def _offered_runs(
@@ -507,9 +543,9 @@ async def _offered_runs(
     return [
         {
             "value": run_id,
-            "label": f"{run_id} (missing)"
-            if isinstance(one, str)
-            else f"{one.name} · {one.id[-6:]}",
+            "label": (
+                f"{run_id} (missing)" if isinstance(one, str) else f"{one.name} · {one.id[-6:]}"
+            ),
         }
         for run_id, one in labels.items()
     ]

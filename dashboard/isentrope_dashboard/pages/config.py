@@ -179,8 +179,15 @@ def _about(run: RunDetail) -> list[Fact]:
         ("Attempts", count(run.incarnations)),
         (made, moment(run.created_at)),
         ("Finished", moment(run.finished_at)),
-        ("Can carry out", html.Div(capabilities, className="chips") if capabilities else "nothing: it can't be controlled"),
-    ]  # fmt: skip
+        (
+            "Can carry out",
+            (
+                html.Div(capabilities, className="chips")
+                if capabilities
+                else "nothing: it can't be controlled"
+            ),
+        ),
+    ]
 
 
 def moment(at: float | None) -> str:
@@ -197,10 +204,20 @@ def _error(run: RunDetail) -> list[Component]:
         ("The last lines of its output", "Output", output, "tail"),
     )
     return [
-        card(html.Pre(html.Code(words), className=f"trace mono {look}", tabIndex=0, role="region", **{"aria-label": says}),
-             title=head, name="padded")
-        for head, says, words, look in parts if words
-    ]  # fmt: skip
+        card(
+            html.Pre(
+                html.Code(words),
+                className=f"trace mono {look}",
+                tabIndex=0,
+                role="region",
+                **{"aria-label": says},
+            ),
+            title=head,
+            name="padded",
+        )
+        for head, says, words, look in parts
+        if words
+    ]
 
 
 def _gaps(gaps: Sequence[Gap]) -> Component:
@@ -222,8 +239,9 @@ def _restored(run: RunDetail, me: Me) -> list[Component]:
     if me.restored is None or run.created_at > me.restored.at:
         return []
     words = (
-        f"The database was restored on {moment(me.restored.at)} from a backup whose newest report came on "
-        f"{moment(me.restored.newest_report_at)}. What came later is here as far as it was sent again."
+        f"The database was restored on {moment(me.restored.at)} from a backup whose newest report"
+        f" came on {moment(me.restored.newest_report_at)}. What came later is here as far as it was"
+        " sent again."
     )
     return [html.P(words, className="dim")]
 
@@ -242,11 +260,15 @@ async def layout(client: AsyncClient, view: View) -> Component:
         _form(run) if may_edit else _words(run),
         card(places["run"], title="Run", name="padded"),
         card(
-            places["system"], html.H3("Lost records", className="small dim"), places["gaps"], *_restored(run, me),
-            title="System", name="padded",
+            places["system"],
+            html.H3("Lost records", className="small dim"),
+            places["gaps"],
+            *_restored(run, me),
+            title="System",
+            name="padded",
         ),
         card(_exports(run), title="Export", name="padded"),
-    ]  # fmt: skip
+    ]
     columns = html.Div(
         [html.Div(left), html.Div(right, className="stack")], className="config-columns"
     )

@@ -53,11 +53,15 @@ async def read(client: AsyncClient, view: View) -> Values:
         },
         **{f"place-{name}": isinstance(figure, str) for name, figure in drawn.items()},
         "law-words": law_words(law),
-        "likely-cause": [
-            html.B(f"Step {count(step)}, tokens and logits may not belong together. Likely {cause}")
-        ]
-        if cause
-        else [],
+        "likely-cause": (
+            [
+                html.B(
+                    f"Step {count(step)}, tokens and logits may not belong together. Likely {cause}"
+                )
+            ]
+            if cause
+            else []
+        ),
         "not-shown": _not_shown(absent),
     }
 

@@ -199,13 +199,19 @@ def _heading(group: Group, opened: Sequence[str]) -> html.H2:
     button = html.Button(
         [
             icon("next", 14),
-            html.Span("without prefix" if group.name == WITHOUT_PREFIX else group.name, className="strong"),
+            html.Span(
+                "without prefix" if group.name == WITHOUT_PREFIX else group.name, className="strong"
+            ),
             text(str(len(group.metrics)), "dim num"),
             text("" if group.is_open else inside, "dim inside"),
         ],
-        type="button", className="group-heading",
-        **{"aria-expanded": str(group.is_open).lower(), "data-show": json.dumps({"open": listed(after)})},
-    )  # fmt: skip
+        type="button",
+        className="group-heading",
+        **{
+            "aria-expanded": str(group.is_open).lower(),
+            "data-show": json.dumps({"open": listed(after)}),
+        },
+    )
     return html.H2(button)
 
 
@@ -214,10 +220,13 @@ def _card(
 ) -> html.Section:
     known, panel = METRICS.get(name), metric_panel(name, CHART_HEIGHT)
     return charts.panel_card(
-        panel, chart=chart, title=html.Span(words, title=known.meaning if known is not None else name),
+        panel,
+        chart=chart,
+        title=html.Span(words, title=known.meaning if known is not None else name),
         unit=" · ".join(part for part in (name if words != name else "", panel.unit) if part),
-        name="metric", beside=row(newest, _pin(name, pinned), name="beside"),
-    )  # fmt: skip
+        name="metric",
+        beside=row(newest, _pin(name, pinned), name="beside"),
+    )
 
 
 def _newest(newest: LatestMetric, span: float = 0.0) -> html.Span:
@@ -230,12 +239,15 @@ def _pin(name: str, pinned: Sequence[str]) -> html.Button:
     is_pinned = name in pinned
     after = [other for other in pinned if other != name] if is_pinned else [*pinned, name]
     return html.Button(
-        icon("pin", 14), type="button", className="pin",
+        icon("pin", 14),
+        type="button",
+        className="pin",
         **{
-            "aria-label": f"Pin {name} to the top", "aria-pressed": str(is_pinned).lower(),
+            "aria-label": f"Pin {name} to the top",
+            "aria-pressed": str(is_pinned).lower(),
             "data-show": json.dumps({"pin": listed(after) if after else None}),
         },
-    )  # fmt: skip
+    )
 
 
 def _list(

@@ -117,8 +117,13 @@ def columns(view: View) -> list[dict[str, Any]]:
     chosen = chosen if "name" in chosen else ("name", *chosen)
     sort = view.query.get("sort", "")
     order = {sort.removeprefix("-"): {"sort": "desc" if sort.startswith("-") else "asc"}}
-    own = {name: _column(name, name.partition(".")[2], 120, headerTooltip=name, **basics.RIGHT, **_LARGEST_FIRST)
-           for name in chosen if name.startswith((_CONFIG, _METRIC))}  # fmt: skip
+    own = {
+        name: _column(
+            name, name.partition(".")[2], 120, headerTooltip=name, **basics.RIGHT, **_LARGEST_FIRST
+        )
+        for name in chosen
+        if name.startswith((_CONFIG, _METRIC))
+    }
     return [(known | own)[name] | order.get(name, {}) for name in chosen if name in known | own]
 
 
@@ -129,9 +134,18 @@ async def runs_page(client: AsyncClient, view: View) -> tuple[Component, str]:
         return await start.start_page(client, view)
     summary, *options = _options(await _counts(client, view), view)
     body = [
-        basics.row(html.H1("Runs", className="page-title"), html.Span(summary, className="dim num", id="runs-summary"), basics.spacer(),
-            *_actions(me.scope), name="runs-head"),
-        basics.row(*_filters(view, options), _columns_menu(view, await _offered(client, view)), name="filters"),
+        basics.row(
+            html.H1("Runs", className="page-title"),
+            html.Span(summary, className="dim num", id="runs-summary"),
+            basics.spacer(),
+            *_actions(me.scope),
+            name="runs-head",
+        ),
+        basics.row(
+            *_filters(view, options),
+            _columns_menu(view, await _offered(client, view)),
+            name="filters",
+        ),
         html.Section(_grid(view), className="card runs-card"),
         dcc.Store(id="runs-cursors", data={}),
         dcc.Store(id="runs-chosen", data=[]),
@@ -142,7 +156,7 @@ async def runs_page(client: AsyncClient, view: View) -> tuple[Component, str]:
             dmc.Button("Delete", id="delete-confirmed", size="xs", color="red"),
             html.Div(id="delete-words"),
         ),
-    ]  # fmt: skip
+    ]
     return header.page("", *body, here="/"), "Runs · Isentrope"
 
 
@@ -193,10 +207,18 @@ async def _offered(client: AsyncClient, view: View) -> list[dict[str, Any]]:
 
 def _columns_menu(view: View, offered: Sequence[dict[str, Any]]) -> dmc.Popover:
     which = dmc.MultiSelect(
-        id={"param": "column"}, data=list(offered), value=list(view.columns) or [column["field"] for column in COLUMNS],
-        size="xs", w=420, maxDropdownHeight=280, searchable=True, hidePickedOptions=True, placeholder="Add a column",
-        comboboxProps={"withinPortal": False}, **{"aria-label": "Columns"},
-    )  # fmt: skip
+        id={"param": "column"},
+        data=list(offered),
+        value=list(view.columns) or [column["field"] for column in COLUMNS],
+        size="xs",
+        w=420,
+        maxDropdownHeight=280,
+        searchable=True,
+        hidePickedOptions=True,
+        placeholder="Add a column",
+        comboboxProps={"withinPortal": False},
+        **{"aria-label": "Columns"},
+    )
     button = dmc.Button("Columns", id="columns", variant="default", size="xs")
     # The roles would go to a div around the button, which may have none.
     parts = [dmc.PopoverTarget(button), dmc.PopoverDropdown(which)]
@@ -205,9 +227,14 @@ def _columns_menu(view: View, offered: Sequence[dict[str, Any]]) -> dmc.Popover:
 
 def _select(param: str, data: list[dict[str, str]], view: View, width: int) -> dmc.Select:
     return dmc.Select(
-        id={"param": param}, data=data, value=view.query.get(param, ""), size="xs", w=width, searchable=len(data) > 6,
+        id={"param": param},
+        data=data,
+        value=view.query.get(param, ""),
+        size="xs",
+        w=width,
+        searchable=len(data) > 6,
         **{"aria-label": param.capitalize()},
-    )  # fmt: skip
+    )
 
 
 def _data(pairs: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
@@ -218,9 +245,12 @@ def _actions(scope: TokenScope) -> list[Component]:
     """What is done with chosen runs; without runs none of it is there."""
     hidden = {"visibility": "hidden"}  # they keep their room: choosing a run moves nothing
     compare = html.A(
-        [basics.icon("compare", 13), html.Span("Compare", id="compare-words")], id="compare-runs", href=link_to("/compare"), style=hidden,
+        [basics.icon("compare", 13), html.Span("Compare", id="compare-words")],
+        id="compare-runs",
+        href=link_to("/compare"),
+        style=hidden,
         className="button primary",
-    )  # fmt: skip
+    )
     delete = dmc.Button("Delete", id="delete-runs", variant="default", size="xs", style=hidden)
     begin = html.A(
         [basics.icon("plus", 13), "Start a run"], href=link_to("/start"), className="button"
@@ -234,13 +264,21 @@ def _actions(scope: TokenScope) -> list[Component]:
 
 def _grid(view: View) -> dag.AgGrid:
     return basics.grid(
-        GRID, columns(view), row_id="id", empty="No run passes these filters", className="runs-grid", rowModelType="infinite",
+        GRID,
+        columns(view),
+        row_id="id",
+        empty="No run passes these filters",
+        className="runs-grid",
+        rowModelType="infinite",
         dashGridOptions={
             "suppressFieldDotNotation": True,
             "suppressMultiSort": True,
             "rowSelection": {
-                "mode": "multiRow", "headerCheckbox": False, "enableClickSelection": False,
-                "isRowSelectable": {"function": "isRun(params)"}, "hideDisabledCheckboxes": True,
+                "mode": "multiRow",
+                "headerCheckbox": False,
+                "enableClickSelection": False,
+                "isRowSelectable": {"function": "isRun(params)"},
+                "hideDisabledCheckboxes": True,
             },
             "selectionColumnDef": {"headerName": "Chosen", "headerClass": "unseen", "width": 40},
             "rowHeight": 40,
@@ -257,7 +295,7 @@ def _grid(view: View) -> dag.AgGrid:
             "sortChanged": ["keepSort(params)"],
             "cellKeyDown": ["openRow(params)"],
         },
-    )  # fmt: skip
+    )
 
 
 def _filter(view: View) -> dict[str, Any]:
@@ -273,11 +311,15 @@ def filter_of(view: View) -> dict[str, Any] | None:
     if status in {*Status}:
         statuses &= {Status(status)}
     wanted = [str(each) for each in Status if each in statuses]
-    return {
-        **_filter(view),
-        "level": _LEVELS.get(health),
-        "status": None if len(wanted) == len(Status) else wanted,
-    } if wanted else None  # fmt: skip
+    return (
+        {
+            **_filter(view),
+            "level": _LEVELS.get(health),
+            "status": None if len(wanted) == len(Status) else wanted,
+        }
+        if wanted
+        else None
+    )
 
 
 async def _counts(client: AsyncClient, view: View) -> RunCounts:
@@ -291,7 +333,7 @@ def _options(counts: RunCounts, view: View) -> tuple[str, Any, Any, Any]:
     numbers = {
         name: sum(counts.levels.get(level, 0) for level in levels)
         for name, levels in _LEVELS.items()
-    }  # fmt: skip
+    }
     healths = [("", f"All {count(counts.total)}")]
     healths += [(name, f"{name.capitalize()} {count(number)}") for name, number in numbers.items()]
     healths += [("silent", f"Silent {count(silent)}")] if silent or now == "silent" else []
@@ -527,12 +569,12 @@ def run_row(
         "status": _two_lines(*_status(run)),
         "share_lost": _share_lost(digest.share_lost if digest else None, tone),
         "steps_to_three_quarters_lost": _steps_left(run),
-        "entropy": _line(digest.entropy_line, digest.entropy, "iris", top_entropy)
-        if digest
-        else MISSING,
-        "reward": _line(digest.reward_line, digest.reward, "dim", top_reward)
-        if digest
-        else MISSING,
+        "entropy": (
+            _line(digest.entropy_line, digest.entropy, "iris", top_entropy) if digest else MISSING
+        ),
+        "reward": (
+            _line(digest.reward_line, digest.reward, "dim", top_reward) if digest else MISSING
+        ),
         "step": f"{count(run.step)}{planned}",
         "control": _control(digest.control if digest else None),
         "tags": _tags(run),

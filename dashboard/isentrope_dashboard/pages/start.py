@@ -56,37 +56,61 @@ async def start_page(client: AsyncClient, view: View) -> tuple[Component, str]:
     if me.scope != TokenScope.ADMIN:
         make = text("The owner of this server makes a token of scope ingest for you.", "dim")
     where = card(
-        text("In the shell of the machine that trains. It needs a token of scope ingest: that one reports runs, and reads nothing.", "dim"),
+        text(
+            "In the shell of the machine that trains. It needs a token of scope ingest: that one"
+            " reports runs, and reads nothing.",
+            "dim",
+        ),
         html.Div(id="start-environment"),
         row(make, html.Span(className="dim", id="start-token-words"), name="wrap"),
         html.Div(id="start-refused"),
-        title="1. Where this server is", name="guide",
-    )  # fmt: skip
+        title="1. Where this server is",
+        name="guide",
+    )
     lines = card(
         dmc.Tabs(
             [
-                dmc.TabsList([dmc.TabsTab("Own loop", value="loop"), dmc.TabsTab("TRL", value="trl")]),
+                dmc.TabsList(
+                    [dmc.TabsTab("Own loop", value="loop"), dmc.TabsTab("TRL", value="trl")]
+                ),
                 dmc.TabsPanel(code(OWN_LOOP), value="loop"),
                 dmc.TabsPanel(code(TRL), value="trl"),
             ],
             value="loop",
         ),
-        text("With no method active the loop stays bit-identical. A server that is away does not stop it: reports wait on disk.", "dim"),
-        title="2. The lines in the loop", name="guide",
-    )  # fmt: skip
+        text(
+            "With no method active the loop stays bit-identical. A server that is away does not"
+            " stop it: reports wait on disk.",
+            "dim",
+        ),
+        title="2. The lines in the loop",
+        name="guide",
+    )
     demo = card(
-        text("Trains a small model on puzzles, on the machine where you type it; --replay needs no torch.", "dim"),
+        text(
+            "Trains a small model on puzzles, on the machine where you type it; --replay needs no"
+            " torch.",
+            "dim",
+        ),
         code(DEMO),
-        title="Or watch a demonstration", name="guide",
-    )  # fmt: skip
+        title="Or watch a demonstration",
+        name="guide",
+    )
     waiting = card(
-        row(dmc.Loader(size="xs"), html.Div(f"Waiting for a new run. It {appears} here with its first report.", id="start-news"), spacer()),
+        row(
+            dmc.Loader(size="xs"),
+            html.Div(
+                f"Waiting for a new run. It {appears} here with its first report.", id="start-news"
+            ),
+            spacer(),
+        ),
         dcc.Interval(id="start-clock", interval=1000 if follows else 3000),
         dcc.Store(id="start-opened", data=time.time() - _EARLIER * follows),
         dcc.Store(id="start-follows", data=follows),
         dcc.Store(id="start-run"),
-        name="guide", role="status",
-    )  # fmt: skip
+        name="guide",
+        role="status",
+    )
     heading = row(html.H1("Start a run", className="page-title"))
     columns = html.Div([html.Div([where, demo, waiting]), lines], className="guides")
     return header.page("", heading, columns), "Start a run · Isentrope"
@@ -95,9 +119,14 @@ async def start_page(client: AsyncClient, view: View) -> tuple[Component, str]:
 def code(lines: str) -> html.Div:
     """Lines to copy."""
     copy = dmc.CopyButton(
-        "Copy", value=lines, copiedChildren="Copied", copiedColor="teal", size="compact-xs", variant="default",
+        "Copy",
+        value=lines,
+        copiedChildren="Copied",
+        copiedColor="teal",
+        size="compact-xs",
+        variant="default",
         className="copy",
-    )  # fmt: skip
+    )
     return html.Div([html.Pre(lines, tabIndex=0), copy], className="code")
 
 

@@ -95,34 +95,56 @@ async def read(client: AsyncClient, view: View) -> Values:
     return {
         "step-bar": [
             html.B("Step"),
-            _step_button("previous", max((other for other in near if step is not None and other < step), default=None)),
+            _step_button(
+                "previous",
+                max((other for other in near if step is not None and other < step), default=None),
+            ),
             _input("number", first, last, step),
-            _step_button("next", min((other for other in near if step is not None and other > step), default=None)),
+            _step_button(
+                "next",
+                min((other for other in near if step is not None and other > step), default=None),
+            ),
             html.Div([_input("range", first, last, step), *slider], className="step-slider"),
             html.Button(
-                "Follow live" if is_live else "Newest step", type="button", className="button", disabled=step is None,
-                **{"aria-pressed": str(follows).lower(), "data-show": json.dumps({PARAM: step if follows else None})},
+                "Follow live" if is_live else "Newest step",
+                type="button",
+                className="button",
+                disabled=step is None,
+                **{
+                    "aria-pressed": str(follows).lower(),
+                    "data-show": json.dumps({PARAM: step if follows else None}),
+                },
             ),
             html.Span(className="rule wide"),
-            html.Div(_words(report) if run.step is not None else text(NO_STEP, "dim"), className="dim num step-words"),
+            html.Div(
+                _words(report) if run.step is not None else text(NO_STEP, "dim"),
+                className="dim num step-words",
+            ),
         ]
-    }  # fmt: skip
+    }
 
 
 def _step_button(which: str, step: int | None) -> html.Button:
     return html.Button(
-        icon(which), type="button", className="icon-button", disabled=step is None,
+        icon(which),
+        type="button",
+        className="icon-button",
+        disabled=step is None,
         **{"aria-label": f"{which.capitalize()} step", "data-show": json.dumps({PARAM: step})},
-    )  # fmt: skip
+    )
 
 
 def _input(kind: str, first: int, last: int, step: int | None) -> dict[str, Any]:
     """An input whose value the browser sets, unless somebody holds it or types in it, and writes
     into the address."""
     return native(
-        "input", type=kind, min=first, max=last, disabled=step is None,
+        "input",
+        type=kind,
+        min=first,
+        max=last,
+        disabled=step is None,
         **{"aria-label": "Step", "data-param": PARAM, "data-value": step},
-    )  # fmt: skip
+    )
 
 
 def labelled(found: Sequence[Mark], first: int, last: int) -> dict[int, str]:

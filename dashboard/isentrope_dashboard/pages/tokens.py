@@ -35,7 +35,10 @@ _ONE_STEP = basics.button("One step", **{"data-show": json.dumps({BESIDE: None})
 NOTHING_MEASURED = (
     "The step's report has no split by the signs of advantage and score: its tokens were not gated."
 )
-NO_PULL = "No token moved the entropy in this step: no advantage differs from 0, as where each group has one reward."
+NO_PULL = (
+    "No token moved the entropy in this step: no advantage differs from 0, as where each group has"
+    " one reward."
+)
 GATE_TOKENS = "This step reported no tokens: scores and advantages were not passed to gate()."
 
 
@@ -153,18 +156,28 @@ def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> 
         rows.append(
             html.Div(
                 [
-                    html.Div([html.Div(basics.write_symbols(QUADRANTS[part]), className="strong"),
-                              basics.text(MEANINGS[part], "dim small")]),
                     html.Div(
-                        [html.I(className="zero", style={"left": f"{zero:.1f}%"}),
-                         html.I(className="down" if value < 0 else "up", style=place)],
-                        className="pull-bar", **{"aria-hidden": "true"},
+                        [
+                            html.Div(basics.write_symbols(QUADRANTS[part]), className="strong"),
+                            basics.text(MEANINGS[part], "dim small"),
+                        ]
                     ),
-                    html.Div([html.B(change(value)), html.Div(share, className="dim small")], className="num pull-value"),
+                    html.Div(
+                        [
+                            html.I(className="zero", style={"left": f"{zero:.1f}%"}),
+                            html.I(className="down" if value < 0 else "up", style=place),
+                        ],
+                        className="pull-bar",
+                        **{"aria-hidden": "true"},
+                    ),
+                    html.Div(
+                        [html.B(change(value)), html.Div(share, className="dim small")],
+                        className="num pull-value",
+                    ),
                 ],
                 className="pull-row",
             )
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -201,24 +214,49 @@ def _steps_words(recurring: RecurringTokens) -> str:
 
 def _number(field: str, name: str, width: int, written: str, **more: Any) -> dict[str, Any]:
     return {
-        "field": field, "headerName": name, "width": width, **basics.RIGHT,
-        "valueFormatter": {"function": f"params.value == null ? '–' : {written}"}, **more,
-    }  # fmt: skip
+        "field": field,
+        "headerName": name,
+        "width": width,
+        **basics.RIGHT,
+        "valueFormatter": {"function": f"params.value == null ? '–' : {written}"},
+        **more,
+    }
 
 
 COLUMNS: Sequence[dict[str, Any]] = (
     {
-        "field": "token", "headerName": "Token", "flex": 1, "minWidth": 92, "tooltipField": "token",
+        "field": "token",
+        "headerName": "Token",
+        "flex": 1,
+        "minWidth": 92,
+        "tooltipField": "token",
         "cellClass": "mono recurring-token",
         "cellClassRules": {"down": "params.data.lowers", "up": "!params.data.lowers"},
     },
-    _number("share", "Share of pull", 104, "(params.value < 0 ? 'lowers ' : 'raises ') + d3.format(Math.abs(params.value) < 0.001 ? '.2f' : '.1f')(100 * Math.abs(params.value)) + ' %'"),
+    _number(
+        "share",
+        "Share of pull",
+        104,
+        "(params.value < 0 ? 'lowers ' : 'raises ') + d3.format(Math.abs(params.value) < 0.001 ?"
+        " '.2f' : '.1f')(100 * Math.abs(params.value)) + ' %'",
+    ),
     _number("times", "Times", 50, "params.value"),
     _number("p", "p", 64, "params.value < 0.0005 ? '< 0.001' : d3.format('.3f')(params.value)"),
-    _number("score", "Score", 62, "((params.value > 0 ? '+' : '') + d3.format('.1f')(params.value)).replace('-', '−') + ' σ'"),
+    _number(
+        "score",
+        "Score",
+        62,
+        "((params.value > 0 ? '+' : '') + d3.format('.1f')(params.value)).replace('-', '−') + ' σ'",
+    ),
     _number("kept", "Kept", 54, "d3.format('.0f')(100 * params.value) + ' %'"),
-    _number("kept_if", "Kept if µ", 72, "d3.format('.0f')(100 * params.value) + ' %'", headerTooltip=IF_MU),
-)  # fmt: skip
+    _number(
+        "kept_if",
+        "Kept if µ",
+        72,
+        "d3.format('.0f')(100 * params.value) + ' %'",
+        headerTooltip=IF_MU,
+    ),
+)
 
 
 async def layout(_client: AsyncClient, view: View) -> Component:
@@ -226,9 +264,13 @@ async def layout(_client: AsyncClient, view: View) -> Component:
     chosen = token_text.Filter.of(view)
     find = basics.search("q", chosen.text, "Search texts", width=176)
     order = dmc.Select(
-        id={"param": "by"}, data=[{"value": value, "label": words} for value, words in token_text.ORDERS], value=view.query.get("by", ""),
-        size="xs", w=186, **{"aria-label": "Order of the rollouts"},
-    )  # fmt: skip
+        id={"param": "by"},
+        data=[{"value": value, "label": words} for value, words in token_text.ORDERS],
+        value=view.query.get("by", ""),
+        size="xs",
+        w=186,
+        **{"aria-label": "Order of the rollouts"},
+    )
     filters = basics.row(
         find,
         basics.choice(
@@ -265,9 +307,14 @@ async def layout(_client: AsyncClient, view: View) -> Component:
         html.Div(id="token-pull"), title="Where the pull comes from", name="token-side"
     )
     tokens = basics.grid(
-        "recurring", COLUMNS, row_id="id", empty="No token recurs, or none passes the filters", className="recurring-grid",
-        defaultColDef={"resizable": False}, dashGridOptions={"rowHeight": 31, "headerHeight": 28},
-    )  # fmt: skip
+        "recurring",
+        COLUMNS,
+        row_id="id",
+        empty="No token recurs, or none passes the filters",
+        className="recurring-grid",
+        defaultColDef={"resizable": False},
+        dashGridOptions={"rowHeight": 31, "headerHeight": 28},
+    )
     recurring = basics.card(
         tokens,
         title="Recurring tokens",

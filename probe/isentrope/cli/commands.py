@@ -243,21 +243,29 @@ def export(
     "parameters",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A parameter of the method, such as ratio=0.001; may be repeated. preset=trinity sets those not given.",
+    help=(
+        "A parameter of the method, such as ratio=0.001; may be repeated. preset=trinity sets those"
+        " not given."
+    ),
 )
 @click.option(
     "--hold-target",
     metavar="NATS|SHARE%|CURVE",
-    help="Hold the mean entropy at this value, at a share of its early level such as 75%, on a "
-    "curve of steps such as '1:100% 200:25%', or on a line from now on such as "
-    "'100% to 40% over 300 steps'.",
+    help=(
+        "Hold the mean entropy at this value, at a share of its early level such as 75%, on a "
+        "curve of steps such as '1:100% 200:25%', or on a line from now on such as "
+        "'100% to 40% over 300 steps'."
+    ),
 )
 @click.option(
     "--hold",
     "hold_fields",
     multiple=True,
     metavar="NAME=VALUE",
-    help=f"Another field of the hold, such as side=raise; one of {', '.join(_HOLD_BOUNDS)}. May be repeated.",
+    help=(
+        f"Another field of the hold, such as side=raise; one of {', '.join(_HOLD_BOUNDS)}. May be"
+        " repeated."
+    ),
 )
 @click.option("--no-hold", is_flag=True, help="End the hold; the thresholds stay as they are.")
 @click.option(
@@ -275,8 +283,10 @@ def export(
     "--expires-in",
     type=click.IntRange(min=1),
     metavar="SECONDS",
-    help="Reject the change when no step begins in time."
-    "  [default: 600, and at least three of the run's steps]",
+    help=(
+        "Reject the change when no step begins in time."
+        "  [default: 600, and at least three of the run's steps]"
+    ),
 )
 @click.option(
     "--wait",
@@ -316,7 +326,8 @@ def control(
         hold["target"] = hold_target
     if no_hold and hold:
         raise click.UsageError(
-            "--no-hold ends a hold, --hold-target and --hold start or change one: give one or the other."
+            "--no-hold ends a hold, --hold-target and --hold start or change one: give one or the"
+            " other."
         )
     if no_hold or hold:
         changes["hold"] = hold or None
@@ -351,8 +362,9 @@ def control(
             item = client.wait_for_control(run, item.version, timeout_seconds=wait_seconds)
             if not item.state.is_final:
                 raise click.ClickException(
-                    f"Control version {item.version} of run {run} is still {item.state} after {wait_seconds:g} s. "
-                    "It is applied if the trainer reaches a step boundary before it expires."
+                    f"Control version {item.version} of run {run} is still {item.state} after"
+                    f" {wait_seconds:g} s. It is applied if the trainer reaches a step boundary"
+                    " before it expires."
                 )
     click.echo(
         printing.format_json(asdict(item)) if as_json else printable(printing.control_line(item))
@@ -513,7 +525,10 @@ def doctor(as_json: bool) -> None:
     "port",
     type=click.IntRange(1, 65535),
     metavar="PORT",
-    help="Serve http://127.0.0.1:PORT/mcp; each request's bearer token is used.  [default: stdio, with ISENTROPE_TOKEN]",
+    help=(
+        "Serve http://127.0.0.1:PORT/mcp; each request's bearer token is used.  [default: stdio,"
+        " with ISENTROPE_TOKEN]"
+    ),
 )
 @url_option
 def mcp(port: int | None, url: str | None) -> None:

@@ -29,7 +29,10 @@ _CONNECT_SECONDS = 10.0
 _RUNS_LOOKED_AT = 20
 _GAPS_LOOKED_AT = 50
 _RECENT_SECONDS = 86_400.0
-_TOKEN_ADVICE = "Set ISENTROPE_TOKEN to a token of this server; `isentrope token create --scope control` there creates one."
+_TOKEN_ADVICE = (
+    "Set ISENTROPE_TOKEN to a token of this server; `isentrope token create --scope control` there"
+    " creates one."
+)
 _ANSWERS = frozenset(
     {
         grpc.StatusCode.OK,
@@ -89,7 +92,10 @@ def _server_and_token() -> list[Finding]:
     except ApiError as error:
         # By its code: a proxy refuses with the same status.
         if error.code == "forbidden":
-            found = f"the token from {source} may only report; `isentrope runs` and `control` need another scope"
+            found = (
+                f"the token from {source} may only report; `isentrope runs` and `control` need"
+                " another scope"
+            )
             token = Finding(check="token", ok=True, found=found)
         elif error.code == "unauthenticated":
             found = (
@@ -116,8 +122,9 @@ def _restored(restored: Restored | None) -> str:
         else f"one of {_moment(restored.newest_report_at)}"
     )
     return (
-        f"; its database was restored on {_moment(restored.at)} from a backup, {until}: tokens that were revoked after it are "
-        "active again, and `isentrope sync` delivers once more what homes have kept"
+        f"; its database was restored on {_moment(restored.at)} from a backup, {until}: tokens that"
+        " were revoked after it are active again, and `isentrope sync` delivers once more what"
+        " homes have kept"
     )
 
 
@@ -159,7 +166,8 @@ def _ingest() -> Finding:
             # gRPC's own words before it say the same at length.
             reason = (error.details() or error.code().name).rpartition("last error: ")[2]
             advice = advice_on(reason) or (
-                "Start one with `isentrope up`, or set ISENTROPE_GRPC to its host:port, behind https:// if it has TLS."
+                "Start one with `isentrope up`, or set ISENTROPE_GRPC to its host:port, behind"
+                " https:// if it has TLS."
             )
             found = f"no Isentrope server answers at {target} ({reason})"
             return Finding(check="ingest", ok=False, found=found, advice=advice)
@@ -168,7 +176,10 @@ def _ingest() -> Finding:
 
 def _spool() -> Finding:
     root = environment.home() / "spool"
-    advice = "Make it yours (chown, chmod u+rwX), or point ISENTROPE_HOME at a folder on a local disk that you own."
+    advice = (
+        "Make it yours (chown, chmod u+rwX), or point ISENTROPE_HOME at a folder on a local disk"
+        " that you own."
+    )
     try:
         root.mkdir(parents=True, exist_ok=True)
         left = [folder for folder in find_spool_folders(root) if list_segments(folder.path)]
@@ -198,8 +209,8 @@ def _spool() -> Finding:
     if refused:
         found += f"; the server refuses {len(refused)} of them ({refused[0].summary})"
         advice = (
-            "Give a running training a valid token in the file that its ISENTROPE_TOKEN_FILE names; "
-            "of one that has ended, deliver with ISENTROPE_TOKEN=... isentrope sync."
+            "Give a running training a valid token in the file that its ISENTROPE_TOKEN_FILE names;"
+            " of one that has ended, deliver with ISENTROPE_TOKEN=... isentrope sync."
         )
         return Finding(check="spool", ok=False, found=found, advice=advice)
     return Finding(check="spool", ok=True, found=found)

@@ -234,7 +234,10 @@ def _command_of_a_missing_extra(name: str, error: ModuleNotFoundError) -> click.
 
 def _missing_extra(name: str, error: ModuleNotFoundError) -> str:
     extra = _EXTRA_OF_COMMAND.get(name) or _EXTRA_OF_PACKAGE[_package(COMMANDS[name])]
-    return f"`isentrope {name}` needs the extra {extra}: {install_command(extra)} (there is no {error.name})."
+    return (
+        f"`isentrope {name}` needs the extra {extra}: {install_command(extra)} (there is no"
+        f" {error.name})."
+    )
 
 
 def _package(target: str) -> str:

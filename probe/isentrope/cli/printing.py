@@ -36,7 +36,8 @@ def control_in_words(item: ControlFields) -> str:
     if item.hold:
         hold = Hold.from_document(item.hold)
         words.append(
-            f"holding {hold.target_in_words} with µ {hold.mu_min:g} to {hold.mu_max:g} side {hold.side}"
+            f"holding {hold.target_in_words} with µ {hold.mu_min:g} to {hold.mu_max:g} side"
+            f" {hold.side}"
         )
     return " ".join(words)
 

@@ -128,8 +128,10 @@ def frame(look: Look, *, width: int, height: int | None, note: str = "") -> Rend
                 series[metrics.ENTROPY_MEAN], diagnosis.early_level
             )
         changes = {
-            "observed": series.get(metrics.ENTROPY_UNSEEN_CHANGE)
-            or series.get(metrics.ENTROPY_OBSERVED_CHANGE, {}),
+            "observed": (
+                series.get(metrics.ENTROPY_UNSEEN_CHANGE)
+                or series.get(metrics.ENTROPY_OBSERVED_CHANGE, {})
+            ),
             "predicted": series.get(metrics.ENTROPY_PREDICTED_CHANGE, {}),
         }
         charts.append(_chart("Entropy, nats", entropy, *size))

@@ -200,8 +200,8 @@ def _failures(url: str) -> Iterator[None]:
         yield
     except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
         raise _Unreachable(
-            f"{url} is no address of a server ({error}): it needs http:// or https:// in front, such as "
-            "http://127.0.0.1:7070.",
+            f"{url} is no address of a server ({error}): it needs http:// or https:// in front,"
+            " such as http://127.0.0.1:7070.",
             code="unreachable",
         ) from error
     except httpx.HTTPError as error:

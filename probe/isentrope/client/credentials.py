@@ -19,8 +19,8 @@ def bearer_of(token: str | None) -> str | None:
     characters that no token has."""
     if token and not _TOKEN.fullmatch(token):
         raise ConfigurationError(
-            "A token consists of letters, digits and the signs . _ ~ + / = - alone, and this one has others. "
-            f"Check {environment.token_source()}."
+            "A token consists of letters, digits and the signs . _ ~ + / = - alone, and this one"
+            f" has others. Check {environment.token_source()}."
         )
     return f"Bearer {token}" if token else None
 
@@ -57,8 +57,9 @@ def ssl_context() -> ssl.SSLContext:
             context.load_cert_chain(certificate, environment.client_key(), password="")
     except ssl.SSLError as error:
         raise ConfigurationError(
-            "ISENTROPE_CLIENT_CERT and ISENTROPE_CLIENT_KEY must be PEM files of a certificate and its own key without a "
-            f"password; {certificate} and {environment.client_key() or certificate} are not."
+            "ISENTROPE_CLIENT_CERT and ISENTROPE_CLIENT_KEY must be PEM files of a certificate and"
+            f" its own key without a password; {certificate} and"
+            f" {environment.client_key() or certificate} are not."
         ) from error
     return context
 
@@ -67,21 +68,31 @@ _ADVICE = (
     (
         ("HOSTNAME_MISMATCH", "IP_ADDRESS_MISMATCH", "DOESN'T_MATCH", "IS_NOT_VALID_FOR"),
         (
-            "The server's certificate is for another name: use that name in ISENTROPE_URL and ISENTROPE_GRPC, or make one that "
-            "has this address among its subject alternative names."
+            "The server's certificate is for another name: use that name in ISENTROPE_URL and"
+            " ISENTROPE_GRPC, or make one that has this address among its subject alternative"
+            " names."
         ),
     ),
     (
         ("CERTIFICATE_VERIFY_FAILED", "UNKNOWN_CA"),
-        "This machine doesn't trust who signed the server's certificate: point ISENTROPE_CA at the PEM file of that CA.",
+        (
+            "This machine doesn't trust who signed the server's certificate: point ISENTROPE_CA at"
+            " the PEM file of that CA."
+        ),
     ),
     (
         ("CERTIFICATE_REQUIRED",),
-        "The server wants to see a certificate of its clients: set ISENTROPE_CLIENT_CERT and ISENTROPE_CLIENT_KEY.",
+        (
+            "The server wants to see a certificate of its clients: set ISENTROPE_CLIENT_CERT and"
+            " ISENTROPE_CLIENT_KEY."
+        ),
     ),
     (
         ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"),
-        "The server speaks no TLS there: write http:// in ISENTROPE_URL and ISENTROPE_GRPC, or start it with --tls-cert.",
+        (
+            "The server speaks no TLS there: write http:// in ISENTROPE_URL and ISENTROPE_GRPC, or"
+            " start it with --tls-cert."
+        ),
     ),
     (
         ("RECEIVED_HTTP2_HEADER_WITH_STATUS", "HTTP_PROXY"),

@@ -69,12 +69,14 @@ class Versions:
             installed = version(self.distribution)
         except PackageNotFoundError:
             raise ConfigurationError(
-                f"{self.framework} is not installed. Install {self.distribution}>={self.at_least},<{self.below}."
+                f"{self.framework} is not installed. Install"
+                f" {self.distribution}>={self.at_least},<{self.below}."
             ) from None
         if not _numbers(self.at_least) <= _numbers(installed) < _numbers(self.below):
             raise ConfigurationError(
-                f"The adapter was tried with {self.framework} {self.at_least} up to, not including, {self.below}; installed is "
-                f"{installed}. Install such a version, or use isentrope.Probe in the loop itself."
+                f"The adapter was tried with {self.framework} {self.at_least} up to, not including,"
+                f" {self.below}; installed is {installed}. Install such a version, or use"
+                " isentrope.Probe in the loop itself."
             )
         return installed
 
@@ -111,8 +113,8 @@ def check_parameters(owner: object, name: str, expected: Iterable[str], framewor
         else type(owner).__name__
     )
     raise ConfigurationError(
-        f"{framework} is not laid out as expected: {about}.{name} lacks {lacking}. Install a version that the adapter "
-        "supports, or use isentrope.Probe in the loop itself."
+        f"{framework} is not laid out as expected: {about}.{name} lacks {lacking}. Install a"
+        " version that the adapter supports, or use isentrope.Probe in the loop itself."
     )
 
 

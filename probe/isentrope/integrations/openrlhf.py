@@ -102,7 +102,10 @@ def check_supported(args: Any) -> None:
 
 def _reasons_against(args: Any) -> Iterator[str]:
     if getattr(args.ds, "ring_attn_size", 1) > 1:
-        yield "ring attention leaves each rank a part of a sequence's logits. Train with --ds.ring_attn_size 1."
+        yield (
+            "ring attention leaves each rank a part of a sequence's logits. Train with"
+            " --ds.ring_attn_size 1."
+        )
     if getattr(args.ds, "tensor_parallel_size", 1) > 1:
         yield "tensor parallelism has not been tried. Train with --ds.tensor_parallel_size 1."
 

@@ -236,7 +236,8 @@ class _Training:
             refuse(
                 "slime",
                 [
-                    f"the loss has its log-probs from elsewhere. Call {LOGPROBS} as a function of {LOSS_MODULE}."
+                    f"the loss has its log-probs from elsewhere. Call {LOGPROBS} as a function of"
+                    f" {LOSS_MODULE}."
                 ],
             )
         return result
@@ -327,11 +328,17 @@ def _joined(parts: Sequence[TokenScores]) -> TokenScores:
 
 def _reasons(args: Namespace) -> Iterator[str]:
     if getattr(args, "allgather_cp", False):
-        yield "--allgather-cp moves the log-probs of tokens to other ranks than their logits. Use the zig-zag layout."
+        yield (
+            "--allgather-cp moves the log-probs of tokens to other ranks than their logits. Use the"
+            " zig-zag layout."
+        )
     if getattr(args, "loss_type", None) != "custom_loss" or not getattr(
         args, "custom_loss_function_path", None
     ):
-        yield f"its loss is not gated. Add --loss-type custom_loss --custom-loss-function-path {__name__}.policy_loss."
+        yield (
+            "its loss is not gated. Add --loss-type custom_loss --custom-loss-function-path"
+            f" {__name__}.policy_loss."
+        )
 
 
 def _folder(checkpoints: Path, iteration: int) -> Path:

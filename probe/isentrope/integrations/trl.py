@@ -284,7 +284,8 @@ class TrainerAttachment(StepReports):
     def _train(self, theirs: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._finished:
             logger.warning(
-                "The attached run has ended: this training is not observed. Detach, then attach again."
+                "The attached run has ended: this training is not observed. Detach, then attach"
+                " again."
             )
         given = args[0] if args else kwargs.get("resume_from_checkpoint")
         self._resumed_from = Path(given) if isinstance(given, str | PathLike) else None
@@ -537,13 +538,15 @@ def check_supported(trainer: Any) -> None:
     installed = VERSIONS.check()
     if any(cls.__name__ == "AsyncGRPOTrainer" for cls in type(trainer).__mro__):
         raise ConfigurationError(
-            "Can't attach to AsyncGRPOTrainer: its compute_loss takes the log-probs straight from the model's output, so that "
-            "nothing can be gated between them. Report its scalars with IsentropeCallback, or train with GRPOTrainer."
+            "Can't attach to AsyncGRPOTrainer: its compute_loss takes the log-probs straight from"
+            " the model's output, so that nothing can be gated between them. Report its scalars"
+            " with IsentropeCallback, or train with GRPOTrainer."
         )
     if not isinstance(trainer, GRPOTrainer | RLOOTrainer):
         raise ConfigurationError(
-            f"attach takes TRL's GRPOTrainer or RLOOTrainer, got {type(trainer).__name__}. "
-            f"For another loop use isentrope.Probe; for scalars of any transformers.Trainer, IsentropeCallback."
+            f"attach takes TRL's GRPOTrainer or RLOOTrainer, got {type(trainer).__name__}. For"
+            " another loop use isentrope.Probe; for scalars of any transformers.Trainer,"
+            " IsentropeCallback."
         )
     refuse(f"this {type(trainer).__name__}", _reasons_against(trainer))
     for method, parameters in WRAPPED.items():
@@ -557,9 +560,15 @@ def _reasons_against(trainer: Any) -> Iterator[str]:
     if any(
         isinstance(callback, IsentropeCallback) for callback in trainer.callback_handler.callbacks
     ):
-        yield "it reports through IsentropeCallback already. Leave that out: attach sends the same scalars."
+        yield (
+            "it reports through IsentropeCallback already. Leave that out: attach sends the same"
+            " scalars."
+        )
     if trainer.is_in_train:
-        yield "its training is under way, or was interrupted. Attach to a new trainer, before trainer.train()."
+        yield (
+            "its training is under way, or was interrupted. Attach to a new trainer, before"
+            " trainer.train()."
+        )
     modules = f"{type(trainer).__module__} {type(trainer).__name__} {type(model).__module__}"
     if "unsloth" in modules.lower() or hasattr(model.config, "unsloth_version"):
         yield "Unsloth has replaced the model's forward by one that returns no log-probs."
@@ -569,11 +578,14 @@ def _reasons_against(trainer: Any) -> Iterator[str]:
             "model_init_kwargs={'use_kernels': True} instead, as TRL advises."
         )
     if args.torch_compile:
-        yield "torch_compile compiles the forward into one program, from which no scores can be read. Turn it off."
+        yield (
+            "torch_compile compiles the forward into one program, from which no scores can be read."
+            " Turn it off."
+        )
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         yield (
-            "DeepSpeed and FSDP shard the policy when training starts, after the self-check. Use DDP, or "
-            "isentrope.Probe in a loop of your own."
+            "DeepSpeed and FSDP shard the policy when training starts, after the self-check. Use"
+            " DDP, or isentrope.Probe in a loop of your own."
         )
 
 

@@ -183,8 +183,9 @@ def fused_forward_of(model: nn.Module) -> types.MethodType:
     code = getattr(getattr(forward, "__func__", None), "__code__", None)
     if not isinstance(forward, types.MethodType) or HEAD_NAME not in getattr(code, "co_names", ()):
         raise ConfigurationError(
-            f"The forward of {type(model).__name__} is not the one TRL gives a model, in which {HEAD_NAME} is called. "
-            f"Attach before trainer.train(), and before anything else replaces the forward."
+            f"The forward of {type(model).__name__} is not the one TRL gives a model, in which"
+            f" {HEAD_NAME} is called. Attach before trainer.train(), and before anything else"
+            " replaces the forward."
         )
     return forward
 
@@ -245,8 +246,9 @@ def self_check(trainer: Any, head: FusedHead) -> None:
             module.training = True
     if len(records) != 1:
         raise ConfigurationError(
-            f"{type(trainer).__name__} does not get its log-probs from one fused forward of its model, or that forward "
-            f"could not be scored (see the log). Log-probs computed elsewhere can't be observed."
+            f"{type(trainer).__name__} does not get its log-probs from one fused forward of its"
+            " model, or that forward could not be scored (see the log). Log-probs computed"
+            " elsewhere can't be observed."
         )
     ours = completion_scores(records, records[0].logprobs[:, -logprobs.shape[1] :])
     allowed = ROUND_OFF if _computes_in_float32(trainer, model) else LOW_PRECISION_ROUND_OFF
@@ -266,9 +268,10 @@ def _compare(name: str, ours: Tensor, theirs: Tensor, allowed: float) -> None:
     worst = int(difference.argmax())
     if difference[worst] > allowed:
         raise ConfigurationError(
-            f"The self-check failed: for the same token TRL's {name} is {float(theirs.flatten()[worst]):.6f} nats and "
-            f"ours {float(ours.flatten()[worst]):.6f}, more than {allowed:g} apart. Please report the model's type; "
-            f"until then only IsentropeCallback can be used with it."
+            f"The self-check failed: for the same token TRL's {name} is"
+            f" {float(theirs.flatten()[worst]):.6f} nats and ours"
+            f" {float(ours.flatten()[worst]):.6f}, more than {allowed:g} apart. Please report the"
+            " model's type; until then only IsentropeCallback can be used with it."
         )
 
 

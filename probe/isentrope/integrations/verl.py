@@ -117,13 +117,15 @@ def _reasons_against(engine: Any) -> Iterator[str]:
     backend = str(getattr(engine.engine_config, "strategy", "")).lower()
     if "megatron" in f"{backend} {type(engine).__name__}".lower():
         yield (
-            "Megatron splits vocabulary and pipeline over ranks, and its logits exist only inside its own schedule. Train with "
-            "actor_rollout_ref.actor.strategy=fsdp2; trainer.logger=['console','isentrope'] still reports verl's own metrics."
+            "Megatron splits vocabulary and pipeline over ranks, and its logits exist only inside"
+            " its own schedule. Train with actor_rollout_ref.actor.strategy=fsdp2;"
+            " trainer.logger=['console','isentrope'] still reports verl's own metrics."
         )
     if not isinstance(engine, FSDPEngineWithLMHead):
         yield (
-            f"the adapter knows verl's FSDP engines of language models, and this one ({backend or 'unknown'}) computes its "
-            "log-probs elsewhere. Train with actor_rollout_ref.actor.strategy=fsdp2."
+            "the adapter knows verl's FSDP engines of language models, and this one"
+            f" ({backend or 'unknown'}) computes its log-probs elsewhere. Train with"
+            " actor_rollout_ref.actor.strategy=fsdp2."
         )
     if getattr(engine.engine_config, "forward_only", False):
         yield "it is forward_only: nothing is trained there."

@@ -106,8 +106,8 @@ def find_compiler() -> list[str]:
         if words and (path := shutil.which(words[0])):
             return [path, *words[1:]]
     raise BuildError(
-        f"no C++ compiler found (CXX, {', '.join(COMPILERS)}). Install g++ or clang++: scoring on the CPU takes "
-        f"several times as long without."
+        f"no C++ compiler found (CXX, {', '.join(COMPILERS)}). Install g++ or clang++: scoring on"
+        " the CPU takes several times as long without."
     )
 
 

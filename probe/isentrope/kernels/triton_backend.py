@@ -73,7 +73,10 @@ def unavailable_because() -> str | None:
         return _missing
     if interpreted() or torch.cuda.is_available() or torch.xpu.is_available():
         return None
-    return "torch sees no CUDA, ROCm or XPU device, and TRITON_INTERPRET=1 was not set when Triton was imported."
+    return (
+        "torch sees no CUDA, ROCm or XPU device, and TRITON_INTERPRET=1 was not set when Triton was"
+        " imported."
+    )
 
 
 def interpreted() -> bool:

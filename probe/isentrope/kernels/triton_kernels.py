@@ -17,6 +17,7 @@ the two blocks that hold a row's ends are read apart, with a mask.
 
 A float64 number reaches a kernel as two float32 numbers that add up to it: Triton passes a Python
 float as float32."""
+
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False,
 # disallow-untyped-decorators=False, disallow-untyped-calls=False
 
@@ -290,9 +291,18 @@ def moments_kernel(
     for block in range(tl.maximum(first, whole_from), tl.minimum(last, whole_to)):
         left, right = read_block(words_ptr, block, lead, end, True, LOGITS_TYPE, GROUPS, THREADS)
         maximum, total, total_shifted, square, square_shifted, square_twice = absorb(
-            left, right, maximum, total, total_shifted, square, square_shifted, square_twice,
-            exponent_scale, floor, SQUARED,
-        )  # fmt: skip
+            left,
+            right,
+            maximum,
+            total,
+            total_shifted,
+            square,
+            square_shifted,
+            square_twice,
+            exponent_scale,
+            floor,
+            SQUARED,
+        )
     for side in range(tl.minimum(blocks, 2)):
         block = side * (blocks - 1)
         if (block >= first) & (block < last) & ((block < whole_from) | (block >= whole_to)):
@@ -300,9 +310,18 @@ def moments_kernel(
                 words_ptr, block, lead, end, False, LOGITS_TYPE, GROUPS, THREADS
             )
             maximum, total, total_shifted, square, square_shifted, square_twice = absorb(
-                left, right, maximum, total, total_shifted, square, square_shifted, square_twice,
-                exponent_scale, floor, SQUARED,
-            )  # fmt: skip
+                left,
+                right,
+                maximum,
+                total,
+                total_shifted,
+                square,
+                square_shifted,
+                square_twice,
+                exponent_scale,
+                floor,
+                SQUARED,
+            )
 
     # The threads' sums, counted from the largest logit of them all; in float64, as they are added
     # up.

@@ -39,8 +39,9 @@ push_control and revert_control are offered where the token may use them. They c
 the person asked for, with the reason, over the version that you have read, and look at the verdict after twenty steps."""
 
 _OWN_TOKEN = (
-    "An assistant needs a token of its own, so that the history names it and it can be revoked alone; this is the owner's. "
-    "Make one with `isentrope token create --scope read --name NAME` (or --scope control) and set ISENTROPE_TOKEN to it."
+    "An assistant needs a token of its own, so that the history names it and it can be revoked"
+    " alone; this is the owner's. Make one with `isentrope token create --scope read --name NAME`"
+    " (or --scope control) and set ISENTROPE_TOKEN to it."
 )
 
 CallNext = Callable[[ServerRequestContext[Any, Any]], Awaitable[HandlerResult]]
@@ -137,6 +138,7 @@ def serve(url: str | None, port: int | None) -> None:
     token = environment.token()
     if token is None:
         raise ConfigurationError(
-            "ISENTROPE_TOKEN must be the assistant's token: `isentrope token create --scope read --name NAME` makes one."
+            "ISENTROPE_TOKEN must be the assistant's token: `isentrope token create --scope read"
+            " --name NAME` makes one."
         )
     mcp_server(url, token).run("stdio")

@@ -117,9 +117,12 @@ ControlDocument = Annotated[
     dict[str, Any],
     WithJsonSchema({"type": "object", "properties": _CONTROL_FIELDS, "required": ["method"]}),
     Field(
-        description=f"The whole control: what is left out has its default. method is one of {', '.join(METHODS)}; hold is "
-        '{"target_entropy": 0.46} in nats, {"target_share": 0.75} of the early level, or '
-        '{"anneal": ["100%", "40%"], "steps": 300, "start": 1}, a line over the run\'s steps.'
+        description=(
+            "The whole control: what is left out has its default. method is one of"
+            f' {", ".join(METHODS)}; hold is {{"target_entropy": 0.46}} in nats,'
+            ' {"target_share": 0.75} of the early level, or {"anneal": ["100%", "40%"],'
+            ' "steps": 300, "start": 1}, a line over the run\'s steps.'
+        )
     ),
 ]
 RunId = Annotated[str, Field(description="A run's id, as list_runs gives it.")]
@@ -251,8 +254,9 @@ def reading_tools(callers: Callers) -> list[Tool]:
                 name: {"unit": unit_of(name)} | document_of(columns)
                 for name, columns in found.items()
             },
-            "not_reported": {name: difflib.get_close_matches(name, known, n=2) for name in empty}
-            or None,
+            "not_reported": (
+                {name: difflib.get_close_matches(name, known, n=2) for name in empty} or None
+            ),
         }
 
     @answers_json
@@ -381,9 +385,11 @@ def _drop_fields(answer: object, *names: str) -> dict[str, Any]:
     """An answer's document without some of its fields, and of the objects in these."""
     document: dict[str, Any] = document_of(answer)
     return {
-        name: {inner: one for inner, one in value.items() if inner not in names}
-        if isinstance(value, dict)
-        else value
+        name: (
+            {inner: one for inner, one in value.items() if inner not in names}
+            if isinstance(value, dict)
+            else value
+        )
         for name, value in document.items()
         if name not in names
     }
@@ -425,7 +431,8 @@ async def _push(
     except ControlConflict as error:
         newest = await client.ask(calls.control(run))
         raise ToolError(
-            f"Not pushed: {error} Version {newest.version} is {newest.state}, by {newest.author!r:.80}."
+            f"Not pushed: {error} Version {newest.version} is {newest.state}, by"
+            f" {newest.author!r:.80}."
         ) from error
     return {"run": run, **document_of(await _answered(client, run, pushed, wait_seconds))}
 

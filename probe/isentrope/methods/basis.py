@@ -127,8 +127,9 @@ class SelectionBasis:
         if source != "first_pass" and self._wanted == "first_pass" and not self._warned:
             self._warned = True
             logger.warning(
-                "Thresholds were to be counted from a first pass, but probe.first_pass was not called before the gate; "
-                "they come from the previous step or the micro-batch instead."
+                "Thresholds were to be counted from a first pass, but probe.first_pass was not"
+                " called before the gate; they come from the previous step or the micro-batch"
+                " instead."
             )
         nothing = torch.full((), torch.nan, dtype=torch.float64, device=tokens.mask.device)
         if thresholds is None:
@@ -197,9 +198,11 @@ class SelectionBasis:
             },
             "one_call": self._one_call,
             "means": None if means is None else [number(float(mean)) for mean in means],
-            "cutoff": None
-            if cutoff is None
-            else {"control": cutoff[0].to_document(), "value": _plain(cutoff[1])},
+            "cutoff": (
+                None
+                if cutoff is None
+                else {"control": cutoff[0].to_document(), "value": _plain(cutoff[1])}
+            ),
         }
 
     def restore(self, shared: Mapping[str, Any], own: Mapping[str, Any]) -> None:
@@ -300,9 +303,10 @@ def _own_means(tokens: TokenBatch) -> tuple[Tensor, Tensor]:
     logprobs, advantages = tokens.scores.logprobs.double(), tokens.advantages.double()
     valid = tokens.mask & (logprobs + advantages).isfinite()
     count = valid.sum()
-    return torch.where(valid, logprobs, 0.0).sum() / count, torch.where(
-        valid, advantages, 0.0
-    ).sum() / count
+    return (
+        torch.where(valid, logprobs, 0.0).sum() / count,
+        torch.where(valid, advantages, 0.0).sum() / count,
+    )
 
 
 def _joined(batches: Sequence[TokenBatch]) -> TokenBatch:

@@ -68,8 +68,9 @@ def linear_head_parts(head: nn.Module) -> tuple[Tensor | AdaptedWeight, Tensor |
     # `weight` at all.
     if not isinstance(head, nn.Linear) or type(head).forward is not nn.Linear.forward:
         raise InputError(
-            f"The head must be an nn.Linear, plain or with LoRA adapters, got {type(head).__name__}, which may compute "
-            f"something else than hidden @ weight.T. Score its logits with token_scores."
+            "The head must be an nn.Linear, plain or with LoRA adapters, got"
+            f" {type(head).__name__}, which may compute something else than hidden @ weight.T."
+            " Score its logits with token_scores."
         )
     return head.weight, head.bias
 
@@ -90,8 +91,8 @@ def _adapted(head: Any) -> tuple[Tensor | AdaptedWeight, Tensor | None]:
         )
     if head.disable_adapters and head.merged_adapters:
         raise InputError(
-            f"The head's adapters {head.merged_adapters} are disabled and still merged into its weight. Unmerge them "
-            f"first."
+            f"The head's adapters {head.merged_adapters} are disabled and still merged into its"
+            " weight. Unmerge them first."
         )
     if head.disable_adapters or head.merged_adapters:
         return weight, bias
@@ -99,9 +100,9 @@ def _adapted(head: Any) -> tuple[Tensor | AdaptedWeight, Tensor | None]:
     for name in active:
         if name in getattr(head, "lora_variant", ()) or head.use_dora.get(name, False):
             raise InputError(
-                f"Adapter {name!r} of the head is not plain LoRA (DoRA or another variant), so it is not a sum "
-                f"W + s B A. Merge it, leave the head out of the adapter's target modules, or score its logits with "
-                f"token_scores."
+                f"Adapter {name!r} of the head is not plain LoRA (DoRA or another variant), so it"
+                " is not a sum W + s B A. Merge it, leave the head out of the adapter's target"
+                " modules, or score its logits with token_scores."
             )
         if (up_bias := head.lora_B[name].bias) is not None:
             bias = up_bias * head.scaling[name] + (0.0 if bias is None else bias)

@@ -106,14 +106,15 @@ def check_head_inputs(
         raise InputError(f"weight must have shape [vocabulary, width], got {list(weight.shape)}.")
     if hidden.dim() == 0 or hidden.shape[-1] != weight.shape[1]:
         raise InputError(
-            f"hidden [..., width] must fit weight [vocabulary, width]: got hidden {list(hidden.shape)} and weight "
-            f"{list(weight.shape)}. Pass the states the head itself is given, and its weight as nn.Linear keeps it."
+            "hidden [..., width] must fit weight [vocabulary, width]: got hidden"
+            f" {list(hidden.shape)} and weight {list(weight.shape)}. Pass the states the head"
+            " itself is given, and its weight as nn.Linear keeps it."
         )
     if hidden.shape[:-1] != token_ids.shape:
         raise InputError(
-            f"hidden [..., width] needs one row per token: got hidden {list(hidden.shape)} and token_ids "
-            f"{list(token_ids.shape)}. Row t must be the state token t was predicted from: hidden[:, :-1] goes with "
-            f"token_ids[:, 1:]."
+            f"hidden [..., width] needs one row per token: got hidden {list(hidden.shape)} and"
+            f" token_ids {list(token_ids.shape)}. Row t must be the state token t was predicted"
+            " from: hidden[:, :-1] goes with token_ids[:, 1:]."
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise InputError(

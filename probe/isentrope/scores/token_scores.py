@@ -35,8 +35,9 @@ def differentiable_once(backward: Backward) -> Backward:
     def checked(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise InputError(
-                "Token scores are differentiable once, and backward was called with create_graph=True. For second "
-                "derivatives, compute log-probs with torch's own functions."
+                "Token scores are differentiable once, and backward was called with"
+                " create_graph=True. For second derivatives, compute log-probs with torch's own"
+                " functions."
             )
         return backward(ctx, *upstream)
 
@@ -151,8 +152,8 @@ def check_token_inputs(logits: Tensor, token_ids: Tensor, temperature: float | T
         raise InputError(f"logits must have shape [..., vocabulary], got {list(logits.shape)}.")
     if logits.shape[:-1] != token_ids.shape:
         raise InputError(
-            f"logits [..., vocabulary] need one row per token: got logits {list(logits.shape)} and token_ids "
-            f"{list(token_ids.shape)}.{_alignment_hint(logits, token_ids)}"
+            f"logits [..., vocabulary] need one row per token: got logits {list(logits.shape)} and"
+            f" token_ids {list(token_ids.shape)}.{_alignment_hint(logits, token_ids)}"
         )
     check_temperature(temperature, token_ids)
 
@@ -183,8 +184,9 @@ def check_not_nested(name: str, tensor: Tensor) -> None:
     """Refuse a nested tensor, of which torch would complain in terms of its own."""
     if tensor.is_nested:
         raise InputError(
-            f"{name} must be a plain tensor, got a nested one. Pass {name}.values(), its sequences end to end, here and in "
-            "the other arguments, and to gate also cu_seqlens=, its offsets()."
+            f"{name} must be a plain tensor, got a nested one. Pass {name}.values(), its sequences"
+            " end to end, here and in the other arguments, and to gate also cu_seqlens=, its"
+            " offsets()."
         )
 
 
@@ -199,12 +201,13 @@ def check_temperature(temperature: float | Tensor, token_ids: Tensor) -> None:
             )
         if not _broadcasts(temperature.shape, token_ids.shape):
             raise InputError(
-                f"temperature must broadcast to the tokens' shape {list(token_ids.shape)}, got {list(temperature.shape)}. "
-                "One temperature per sequence has shape [batch, 1]."
+                f"temperature must broadcast to the tokens' shape {list(token_ids.shape)}, got"
+                f" {list(temperature.shape)}. One temperature per sequence has shape [batch, 1]."
             )
         if temperature.device != token_ids.device:
             raise InputError(
-                f"temperature is on {temperature.device}, token_ids on {token_ids.device}. Move one to the other."
+                f"temperature is on {temperature.device}, token_ids on {token_ids.device}. Move one"
+                " to the other."
             )
         if temperature.device.type == "cpu":
             check_temperatures(temperature)
@@ -244,7 +247,10 @@ def _alignment_hint(logits: Tensor, token_ids: Tensor) -> str:
     )
     if not shifted_by_one:
         return ""
-    return " Row t must be the distribution token t was drawn from: pass logits[:, :-1] with token_ids[:, 1:]."
+    return (
+        " Row t must be the distribution token t was drawn from: pass logits[:, :-1] with"
+        " token_ids[:, 1:]."
+    )
 
 
 def build_token_scores(rows: RowScores, shape: torch.Size, dtype: torch.dtype) -> TokenScores:
@@ -341,6 +347,7 @@ class TokenScoresFunction(torch.autograd.Function):
         if logprob_gradient is None and entropy_gradient is None:
             return (None,) * 6
         upstream = Upstream._make((*kept, logprob_gradient, entropy_gradient))
-        return ctx.backend.logit_gradient(logits, upstream, ctx.temperature, ctx.start), *(
-            None,
-        ) * 5
+        return (
+            ctx.backend.logit_gradient(logits, upstream, ctx.temperature, ctx.start),
+            *(None,) * 5,
+        )

@@ -91,7 +91,8 @@ def merge(
     for shard in shards:
         if not isinstance(shard, Moments):
             raise InputError(
-                f"merge takes the results of shard_moments, one argument a shard (merge(*shards)), got {type(shard).__name__}."
+                "merge takes the results of shard_moments, one argument a shard (merge(*shards)),"
+                f" got {type(shard).__name__}."
             )
     rows = {shard.total.numel() for shard in shards}
     if len(rows) > 1:

@@ -267,9 +267,9 @@ class AlertWatch:
             observed=metrics.measured_change(scalars),
             target=target,
             is_new_control=version != self._version,
-            by_control=None
-            if gain is None
-            else gain * scalars.get(metrics.CHANGE_BY_INTERVENTION, 0.0),
+            by_control=(
+                None if gain is None else gain * scalars.get(metrics.CHANGE_BY_INTERVENTION, 0.0)
+            ),
             explained=scalars.get(metrics.ENTROPY_PREDICTION_R2),
         )
         self._version = version
@@ -344,8 +344,8 @@ class AlertWatch:
             (early, "its early level") if target is None else (target, "the level to hold")
         )
         message = (
-            f"The entropy is {percent(abs(1 - now / base))} {'below' if now < base else 'above'} {named}: "
-            f"{now:.3g} instead of {base:.3g} nats."
+            f"The entropy is {percent(abs(1 - now / base))} {'below' if now < base else 'above'}"
+            f" {named}: {now:.3g} instead of {base:.3g} nats."
         )
         evidence = {"entropy": now, "share_lost": 1 - now / early, "early_entropy": early}
         evidence |= {} if target is None else {"target_entropy": target}
@@ -379,8 +379,8 @@ class AlertWatch:
         if abs(in_errors) < SIGMAS:
             return None
         message = (
-            f"Over {WINDOW} steps the mean of r S_c is {abs(in_errors):.1f} standard errors from 0: the tokens were not "
-            "drawn from the distribution that is scored. "
+            f"Over {WINDOW} steps the mean of r S_c is {abs(in_errors):.1f} standard errors from 0:"
+            " the tokens were not drawn from the distribution that is scored. "
             + (
                 f"Likely {cause}"
                 if cause
@@ -398,8 +398,8 @@ class AlertWatch:
         if self._trusted < WINDOW:
             return None
         message = (
-            f"The calibrated prediction was of use for {self._trusted} steps and is now worse than the past's mean "
-            f"change: R² {r2:.2f}."
+            f"The calibrated prediction was of use for {self._trusted} steps and is now worse than"
+            f" the past's mean change: R² {r2:.2f}."
         )
         return _alert(
             "prediction", AlertLevel.WATCH, message, r2=r2, trusted_steps=float(self._trusted)
@@ -433,8 +433,9 @@ def _not_finite(not_finite: float, measured: float) -> Alert | None:
     if not not_finite:
         return None
     message = (
-        f"{not_finite:.0f} of {not_finite + measured:.0f} tokens that the mask counts hold NaN or an infinity in their "
-        "advantage, score or ratio. No number here counts them; the loss may still contain them."
+        f"{not_finite:.0f} of {not_finite + measured:.0f} tokens that the mask counts hold NaN or"
+        " an infinity in their advantage, score or ratio. No number here counts them; the loss may"
+        " still contain them."
     )
     # One NaN in a loss is in the weights from then on: there is nothing to wait for.
     return _alert(
@@ -479,7 +480,7 @@ def gradient_alert(fault: GradientFault, tokens: float) -> Alert | None:
     loss_is_finite = fault.loss_known and math.isfinite(fault.loss)
     message = (
         f"The loss gives {tokens:.0f} tokens a gradient that is NaN or infinite: nothing is "
-        f"predicted for this step, and the update spoils the weights unless it is skipped. "
+        "predicted for this step, and the update spoils the weights unless it is skipped. "
         f"First in micro-batch {fault.micro_batch} of {fault.micro_batches} "
         f"of rank {fault.rank}: {_place_in_words(fault)}; "
         f"{_loss_in_words(fault)} {_advice(fault, loss_is_finite)}"

@@ -211,7 +211,8 @@ class Momentum:
             return None
         if not hasattr(optimizer, "param_groups"):
             raise InputError(
-                f"optimizer must be a torch optimiser, got {optimizer!r}. Leave it out if there is none."
+                f"optimizer must be a torch optimiser, got {optimizer!r}. Leave it out if there is"
+                " none."
             )
         trained = [
             sum(w.numel() for w in one["params"] if w.requires_grad)

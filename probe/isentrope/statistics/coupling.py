@@ -122,8 +122,9 @@ class EntropyGradient:
             return
         if not entropy.requires_grad:
             raise ConfigurationError(
-                "the scores of rescore, or unseen, carry no gradient to the weights. Score them with probe.score outside "
-                "torch.no_grad() and inference_mode; with gradient checkpointing, let it be non-reentrant."
+                "the scores of rescore, or unseen, carry no gradient to the weights. Score them"
+                " with probe.score outside torch.no_grad() and inference_mode; with gradient"
+                " checkpointing, let it be non-reentrant."
             )
         if self._coupling == "model":
             gradients = self._gradient_by_backward(entropy)
@@ -262,8 +263,8 @@ class _Called:
         repeated = [found for found in kinds.values() if len(found) > 1]
         if not repeated:
             raise ConfigurationError(
-                'coupling="last_block" needs a model with several blocks of one class that rescore calls; found none. Use '
-                'coupling="model".'
+                'coupling="last_block" needs a model with several blocks of one class that rescore'
+                ' calls; found none. Use coupling="model".'
             )
         chosen = max(
             repeated, key=lambda found: sum(w.numel() for one in found for w in one.parameters())
@@ -308,8 +309,8 @@ def _select_block(weights: Sequence[Tensor], block: nn.Module) -> list[Tensor]:
     found = [weight for weight in weights if id(weight) in own]
     if not found or any(map(is_sharded, found)):
         raise ConfigurationError(
-            f'coupling="last_block" needs whole, trained weights in the last {type(block).__name__}; found '
-            f'{"shards" if found else "none"}. Use coupling="model".'
+            'coupling="last_block" needs whole, trained weights in the last'
+            f' {type(block).__name__}; found {"shards" if found else "none"}. Use coupling="model".'
         )
     return found
 

@@ -142,14 +142,16 @@ def _update_of(
         decay = 1 - rate * group["weight_decay"] if group.get("decoupled_weight_decay") else 1.0
         # Weights that no token of the step has, such as other embeddings: 1 / eps would be the step
         # that is taken along them.
-        return of_mean * (1 - first) * (weight.grad != 0), (
-            after + of_mean * state["exp_avg"]
-        ) / decay
+        return (
+            of_mean * (1 - first) * (weight.grad != 0),
+            (after + of_mean * state["exp_avg"]) / decay,
+        )
     if isinstance(optimizer, torch.optim.SGD) and not (group["nesterov"] or group["maximize"]):
         if (buffer := state.get("momentum_buffer")) is not None:
             return rate * (1 - group["dampening"]), after + rate * buffer
         assert weight.grad is not None
         return rate, (after + rate * weight.grad) / (1 - rate * group["weight_decay"])
     raise ConfigurationError(
-        f"it needs torch's Adam, AdamW or SGD, without amsgrad, maximize and Nesterov's step; got {type(optimizer).__name__}."
+        "it needs torch's Adam, AdamW or SGD, without amsgrad, maximize and Nesterov's step; got"
+        f" {type(optimizer).__name__}."
     )

@@ -426,8 +426,8 @@ def likely_cause(step: StepSums, *, learnt: bool) -> str:
     evidence, sampler, tokens = step[EVIDENCE], step[SAMPLER], step.tokens
     if evidence.outside > 0.01 * tokens:
         return (
-            f"mask: the loss gives a gradient to {evidence.outside:.0f} tokens that the mask leaves out. Pass gate the mask "
-            "that the loss uses."
+            f"mask: the loss gives a gradient to {evidence.outside:.0f} tokens that the mask leaves"
+            " out. Pass gate the mask that the loss uses."
         )
     # A policy that has learnt is sharper than its sampler, as under a lower temperature.
     if sampler.count and not learnt:
@@ -436,8 +436,9 @@ def likely_cause(step: StepSums, *, learnt: bool) -> str:
             and evidence.not_above > 0.995 * sampler.count
         ):
             return (
-                "truncation: the sampler gives every token at least the probability that score finds, as top-k, top-p or "
-                f"min-p do. Switch it off, or score the truncated logits. {TOP_K}"
+                "truncation: the sampler gives every token at least the probability that score"
+                " finds, as top-k, top-p or min-p do. Switch it off, or score the truncated"
+                f" logits. {TOP_K}"
             )
         squares = evidence.surprise_squares * evidence.difference_squares
         spread = math.sqrt(evidence.difference_squares / sampler.count)
@@ -445,8 +446,8 @@ def likely_cause(step: StepSums, *, learnt: bool) -> str:
         if spread > 2 * ROUND_OFF and squares > 0 and evidence.pulled**2 / squares > EXPLAINED:
             slope = evidence.pulled / evidence.surprise_squares
             return (
-                f"temperature: the sampler's is about {1 / max(1 + slope, 0.01):.2f} times the one that score was given. Pass score "
-                "the sampler's temperature."
+                f"temperature: the sampler's is about {1 / max(1 + slope, 0.01):.2f} times the one"
+                " that score was given. Pass score the sampler's temperature."
             )
     return ""
 

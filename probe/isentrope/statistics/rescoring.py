@@ -258,8 +258,8 @@ def scored_again(
     }
     if any(part is not None and part.discriminator_scores.data_ptr() in gated for part in parts):
         raise InputError(
-            "rescore returned the scores that were gated, from before the update: every change would be 0. Let it score "
-            "again; gradients are off during the call."
+            "rescore returned the scores that were gated, from before the update: every change"
+            " would be 0. Let it score again; gradients are off during the call."
         )
     return parts
 

@@ -134,7 +134,8 @@ def completions_of(
             )
         if logprobs.dim() != 2:
             raise InputError(
-                "completions needs one row per sequence, [batch, tokens]. Leave it out where sequences are packed."
+                "completions needs one row per sequence, [batch, tokens]. Leave it out where"
+                " sequences are packed."
             )
         if name == ANSWER and isinstance(given, list | tuple):
             given = text_bytes(given, logprobs.device)
@@ -154,7 +155,8 @@ def completions_of(
             raise InputError(f"completions[{name!r}] must be {wanted}, got {got!s:.200}.")
         if given.device != logprobs.device:
             raise InputError(
-                f"completions[{name!r}] are on {given.device}, the scores on {logprobs.device}. Move one to the other."
+                f"completions[{name!r}] are on {given.device}, the scores on {logprobs.device}."
+                " Move one to the other."
             )
         if is_reward or texts:
             kept[name] = prompt_ends(given) if name == PROMPT_IDS else given.detach().clone()

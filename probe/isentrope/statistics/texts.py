@@ -61,8 +61,8 @@ class TokenTexts:
         decode = getattr(tokenizer, "decode", tokenizer)
         if decode is not None and not callable(decode):
             raise ConfigurationError(
-                f"tokenizer must have decode([id]) -> str, or be such a function, got {type(tokenizer).__name__}. Pass none "
-                "to see ids only."
+                "tokenizer must have decode([id]) -> str, or be such a function, got"
+                f" {type(tokenizer).__name__}. Pass none to see ids only."
             )
         self._read: Decode | None = decode
         self._guard = Guard()

@@ -170,7 +170,8 @@ class TokenLedger:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "A step of more than %d tokens is not measured. Call probe.step() after each optimiser update.",
+                "A step of more than %d tokens is not measured. Call probe.step() after each"
+                " optimiser update.",
                 MAX_TOKENS,
             )
 
@@ -318,8 +319,10 @@ class StepTokens:
         read; over T^2."""
         strengths = self["g"]
         if self.basis == ADVANTAGES:
-            torch.mul(self["A"], self["r"], out=strengths) if "r" in self else strengths.copy_(
-                self["A"]
+            (
+                torch.mul(self["A"], self["r"], out=strengths)
+                if "r" in self
+                else strengths.copy_(self["A"])
             )
         else:
             gradient = self.finite_gradient("gated")
@@ -340,9 +343,11 @@ class StepTokens:
         if name in self._differences:
             return self._differences[name]
         parts = [
-            batch.differences.get("old", batch.differences.get("sampler"))
-            if name == "ratio"
-            else batch.differences.get(name)
+            (
+                batch.differences.get("old", batch.differences.get("sampler"))
+                if name == "ratio"
+                else batch.differences.get(name)
+            )
             for batch in self.batches
         ]
         known = [part for part in parts if part is not None]
@@ -407,9 +412,11 @@ class StepTokens:
             return None if number == 1 else 1 / number**2
         shapes = [batch.mask.shape for batch in self.batches]
         spread = [
-            torch.full(shape, one, dtype=torch.float64, device=self.valid.device)
-            if not isinstance(one, Tensor)
-            else one.double().expand(shape)
+            (
+                torch.full(shape, one, dtype=torch.float64, device=self.valid.device)
+                if not isinstance(one, Tensor)
+                else one.double().expand(shape)
+            )
             for one, shape in zip(temperatures, shapes, strict=True)
         ]
         # Padding has none.

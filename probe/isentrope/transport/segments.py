@@ -113,7 +113,8 @@ def encode_frame(seq: int, payload: bytes) -> bytes:
     """The bytes of one frame; ValueError: the payload is longer than MAX_PAYLOAD_BYTES."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise ValueError(
-            f"A record holds at most {MAX_PAYLOAD_BYTES} bytes, got {len(payload)}: report fewer values."
+            f"A record holds at most {MAX_PAYLOAD_BYTES} bytes, got {len(payload)}: report fewer"
+            " values."
         )
     return (
         _FRAME.pack(FRAME_MARK, len(payload), _checksum(len(payload), seq, payload), seq) + payload

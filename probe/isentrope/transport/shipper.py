@@ -54,8 +54,8 @@ DRAIN_SECONDS = 600.0
 DRAIN_VARIABLE = "ISENTROPE_DRAIN_SECONDS"
 
 TORN_END = (
-    "half a record is left, and nothing says that its training process has ended. Deliver it from where the process runs; or, "
-    "if it has ended, with `isentrope sync --final`"
+    "half a record is left, and nothing says that its training process has ended. Deliver it from"
+    " where the process runs; or, if it has ended, with `isentrope sync --final`"
 )
 
 EXIT_DELIVERED = 0
@@ -215,7 +215,8 @@ class Shipper:
             )
         if acked_through < batch[-1].seq:
             raise ServerAway(
-                f"Records up to {batch[-1].seq} were sent, the server has stored them up to {acked_through} only."
+                f"Records up to {batch[-1].seq} were sent, the server has stored them up to"
+                f" {acked_through} only."
             )
         # In small steps: over a slow link each batch that is too large again costs its whole
         # timeout.

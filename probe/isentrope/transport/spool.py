@@ -119,7 +119,8 @@ class ShipperSupervisor:
             self._pauses.reset()
         pause_seconds = self._pauses.next_pause_seconds()
         logger.warning(
-            "The shipper ended with status %d and starts again in %.1f s; reports stay in %s meanwhile.",
+            "The shipper ended with status %d and starts again in %.1f s; reports stay in %s"
+            " meanwhile.",
             status,
             pause_seconds,
             self._folder.path,
@@ -271,9 +272,11 @@ class SpoolTransport:
             spooled=self._writer.spooled_through,
             acknowledged=self._acked_through,
             left_out=self._writer.left_out,
-            lag_seconds=time.monotonic() - self._waiting_since[1]
-            if waits and self._waiting_since[0]
-            else 0.0,
+            lag_seconds=(
+                time.monotonic() - self._waiting_since[1]
+                if waits and self._waiting_since[0]
+                else 0.0
+            ),
         )
 
     def close(self, timeout_seconds: float = 1.0) -> None:
@@ -327,7 +330,8 @@ class SpoolTransport:
             )
         elif undelivered > 0:
             logger.warning(
-                "%s not delivered yet to %s (%s), kept in %s. The side process goes on trying for a while; `isentrope sync %s` uploads later.",
+                "%s not delivered yet to %s (%s), kept in %s. The side process goes on trying for a"
+                " while; `isentrope sync %s` uploads later.",
                 records_are(undelivered),
                 self._grpc_target,
                 status.summary,
@@ -440,10 +444,14 @@ class SpoolTransport:
             self._grpc_target,
             status.summary,
             self.folder.path,
-            ""
-            if status.state is ShipperState.HOLDING
-            else " If the server is at another address, set ISENTROPE_GRPC (host:port, reports) and ISENTROPE_URL (its pages; https:// where "
-            "it has TLS).",
+            (
+                ""
+                if status.state is ShipperState.HOLDING
+                else (
+                    " If the server is at another address, set ISENTROPE_GRPC (host:port, reports)"
+                    " and ISENTROPE_URL (its pages; https:// where it has TLS)."
+                )
+            ),
         )
 
     def _finish(self) -> None:

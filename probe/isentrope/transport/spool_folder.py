@@ -104,8 +104,8 @@ class SpoolFolder:
         payload = encode_payload(run)
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise ConfigurationError(
-                f"The description of a run, its config and tags above all, may take {MAX_PAYLOAD_BYTES} bytes, "
-                f"got {len(payload)}. Leave out what is large."
+                "The description of a run, its config and tags above all, may take"
+                f" {MAX_PAYLOAD_BYTES} bytes, got {len(payload)}. Leave out what is large."
             )
         path = home.joinpath(SPOOLS, *_folder_names(run))
         folder = cls(path)
@@ -123,13 +123,14 @@ class SpoolFolder:
                 sync_folder(named_in)
         except FileExistsError:
             raise SpoolError(
-                f"Expected a new incarnation of run {run.run_id}, but there is something at {path} already. "
-                "Give each start of the training process its own incarnation."
+                f"Expected a new incarnation of run {run.run_id}, but there is something at {path}"
+                " already. Give each start of the training process its own incarnation."
             ) from None
         except OSError as error:
             raise SpoolError(
-                f"The spool needs a folder it can write to, but {path} is not one ({os.strerror(error.errno or 0)}). "
-                "Point ISENTROPE_HOME at a folder on a local disk that you own."
+                f"The spool needs a folder it can write to, but {path} is not one"
+                f" ({os.strerror(error.errno or 0)}). Point ISENTROPE_HOME at a folder on a local"
+                " disk that you own."
             ) from error
         return folder
 
@@ -169,7 +170,8 @@ class SpoolFolder:
             ) from error
         if not isinstance(message, RunStarted):
             raise SpoolError(
-                f"{self.path / _RUN_FILE} should hold the run that reports; it holds another message."
+                f"{self.path / _RUN_FILE} should hold the run that reports; it holds another"
+                " message."
             )
         return message
 

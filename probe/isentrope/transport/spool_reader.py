@@ -69,8 +69,8 @@ class SpoolReader:
         """Start again after the last record that the server has."""
         if acked_through < self.acked_through:
             logger.error(
-                "The server has records up to %d, but had acknowledged %d: it lost data. What is still in the spool is sent "
-                "again; the rest will be shown as a gap.",
+                "The server has records up to %d, but had acknowledged %d: it lost data. What is"
+                " still in the spool is sent again; the rest will be shown as a gap.",
                 acked_through,
                 self.acked_through,
             )

@@ -121,8 +121,8 @@ def lightened(report: StepReport) -> StepReport:
 def add_alert(report: StepReport, reason: str) -> StepReport:
     """The report with an alert about what reports lack from now on, and why."""
     message = (
-        f"From step {report.step} on reports lack histograms, what-if sums, their top contributing tokens and rollouts: "
-        f"{reason}. Free space on the disk of the spool."
+        f"From step {report.step} on reports lack histograms, what-if sums, their top contributing"
+        f" tokens and rollouts: {reason}. Free space on the disk of the spool."
     )
     alert = Alert(kind="left_out", level=AlertLevel.WATCH, message=message)
     return replace(report, alerts=(*report.alerts, alert))

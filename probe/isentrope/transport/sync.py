@@ -91,7 +91,10 @@ def refill_server(
                 away.add(server)
             elif status.lost_by_the_server:
                 if status.state is ShipperState.DRAINED:
-                    sentence = f"{records_are(status.lost_by_the_server)} lost by the server; what was kept is sent again"
+                    sentence = (
+                        f"{records_are(status.lost_by_the_server)} lost by the server; what was"
+                        " kept is sent again"
+                    )
                     yield _result(folder, SyncOutcome.DELIVERED, sentence, run)
                 else:
                     yield _result(folder, SyncOutcome.LEFT, status.error, run)
@@ -164,7 +167,10 @@ def sync_spool(
     elif status.state is ShipperState.DRAINED:
         outcome, detail = SyncOutcome.DELIVERED, f"{records_are(status.acked_through)} stored"
     elif status.reached:
-        detail = f"{target or folder.grpc_target()} stored it up to record {status.acked_through}, then {status.error}"
+        detail = (
+            f"{target or folder.grpc_target()} stored it up to record {status.acked_through}, then"
+            f" {status.error}"
+        )
     else:
         away, detail = True, f"{target or folder.grpc_target()} does not answer: {status.error}"
     return _result(folder, outcome, detail, run, server_away=away)

@@ -282,8 +282,10 @@ def length(measures: Measures) -> Finding | None:
     evidence = {"length": trace.level, "early_length": trace.start}
     if times < 0.5 and not reward_rises(measures):
         return Finding(
-            message=f"Completions shrank to {percent(times)} of their early length "
-            f"({trace.level:.0f} tokens), and the reward does not rise.",
+            message=(
+                f"Completions shrank to {percent(times)} of their early length "
+                f"({trace.level:.0f} tokens), and the reward does not rise."
+            ),
             cause="short",
             evidence=evidence,
             sigmas=trace.sigmas,
@@ -313,8 +315,10 @@ def repetition(measures: Measures) -> Finding | None:
     if share is None or share.level < max(0.1, 3 * share.start, share.start + 4 * share.noise):
         return None
     return Finding(
-        message=f"{percent(share.level)} of the token 4-grams were in their completion before, "
-        f"{percent(share.start)} at first: completions run in circles.",
+        message=(
+            f"{percent(share.level)} of the token 4-grams were in their completion before, "
+            f"{percent(share.start)} at first: completions run in circles."
+        ),
         level=_level(share.level > MOST),
         evidence={"share": share.level, "early_share": share.start},
         sigmas=share.sigmas,
@@ -330,8 +334,10 @@ def reward_hacking(measures: Measures) -> Finding | None:
     if gap is None:
         return None
     return Finding(
-        message=f"Since half of the run the reward rose by {gap['reward_gain']:.2g}, the held-out "
-        f"score by {gap['held_out_gain']:.2g}: the reward pays for something else.",
+        message=(
+            f"Since half of the run the reward rose by {gap['reward_gain']:.2g}, the held-out "
+            f"score by {gap['held_out_gain']:.2g}: the reward pays for something else."
+        ),
         evidence=gap,
         sigmas=gap["reward_gain"] / (gap["error"] or 1e-9),
     )
@@ -423,8 +429,10 @@ def _takes_all(
     if not gains_now and not has_gained:
         return None
     return Finding(
-        message=f"The part {name} of the reward went from {trace.start:.2g} to {trace.level:.2g}, "
-        f"{other} stands at {standing.level:.2g}.",
+        message=(
+            f"The part {name} of the reward went from {trace.start:.2g} to {trace.level:.2g}, "
+            f"{other} stands at {standing.level:.2g}."
+        ),
         evidence={"gain": gain, "other_gain": other_gain},
         sigmas=abs(gain) / (error or 1e-9),
     )
@@ -514,8 +522,10 @@ def kl(measures: Measures) -> Finding | None:
     if share < max(1 / 3, 2 * early_share):
         return None
     return Finding(
-        message=f"{percent(share)} of the KL sits on the first of {len(positions)} positions, "
-        f"{percent(early_share)} at first.",
+        message=(
+            f"{percent(share)} of the KL sits on the first of {len(positions)} positions, "
+            f"{percent(early_share)} at first."
+        ),
         cause="positions",
         evidence={"share": share, "early_share": early_share},
         sigmas=positions[0].sigmas,
@@ -527,8 +537,10 @@ def _is_far(trace: Trace, where: str) -> Finding | None:
     if not trace.level - 2 * trace.level_error > _FAR:
         return None
     return Finding(
-        message=f"The KL to {where} is {trace.level:.3g} nats a token: what the update learns from "
-        "was drawn by another policy.",
+        message=(
+            f"The KL to {where} is {trace.level:.3g} nats a token: what the update learns from "
+            "was drawn by another policy."
+        ),
         cause=where.removeprefix("the ").replace(" ", "_"),
         evidence={"kl": trace.level, "early_kl": trace.start},
         sigmas=(trace.level - _FAR) / (trace.level_error or 1e-9),
@@ -548,8 +560,10 @@ def _grows_faster(measures: Measures, trace: Trace, where: str) -> Finding | Non
     if not last.rises or last.low / third < 2.2 * max(was, 0.0):
         return None
     return Finding(
-        message=f"The KL to {where} is {level:.3g} nats and grows faster and faster: by {pace:.2g} "
-        f"nats a step now, {max(was, 0.0):.2g} before.",
+        message=(
+            f"The KL to {where} is {level:.3g} nats and grows faster and faster: by {pace:.2g} "
+            f"nats a step now, {max(was, 0.0):.2g} before."
+        ),
         level=_level(level > 1),
         cause=where.removeprefix("the ").replace(" ", "_"),
         evidence={"kl": level, "early_kl": trace.start, "pace": pace, "pace_before": was},
@@ -601,8 +615,9 @@ def clip_saturation(measures: Measures) -> Finding | None:
         cause, sign = max((low.level, "low", "negative"), (high.level, "high", "positive"))[1:]
         side = f", most of them on the {cause} side, where the advantage is {sign}"
     return Finding(
-        message=f"The ratio clip cuts {percent(now)} of the tokens, {percent(early)} at first"
-        f"{side}.",
+        message=(
+            f"The ratio clip cuts {percent(now)} of the tokens, {percent(early)} at first{side}."
+        ),
         cause=cause,
         evidence={"share": now, "early_share": early},
         sigmas=sigmas,
@@ -635,15 +650,19 @@ def gradient(measures: Measures) -> Finding | None:
     newest = norm.recent[-1]
     if newest > 10 * usual > 0 and norm.at == measures.age - 1:
         return Finding(
-            message=f"The gradient's norm jumped to {newest:.3g}, {newest / usual:.0f} times its "
-            "usual one.",
+            message=(
+                f"The gradient's norm jumped to {newest:.3g}, {newest / usual:.0f} times its "
+                "usual one."
+            ),
             cause="spike",
             evidence={"norm": newest, "usual_norm": usual},
         )
     if norm.start > 0 and usual < norm.start / 20:
         return Finding(
-            message=f"The gradient's norm is {norm.level:.2g}, {percent(usual / norm.start, 1)} of "
-            "its early one: almost nothing is learnt.",
+            message=(
+                f"The gradient's norm is {norm.level:.2g}, {percent(usual / norm.start, 1)} of "
+                "its early one: almost nothing is learnt."
+            ),
             cause="vanishing",
             evidence={"norm": usual, "early_norm": norm.start},
             sigmas=norm.sigmas,
@@ -665,8 +684,10 @@ def value(measures: Measures) -> Finding | None:
     if not fell and not is_useless:
         return None
     return Finding(
-        message=f"The value function explains {explained.level:.2f} of the returns' variance, "
-        f"{best:.2f} at best.",
+        message=(
+            f"The value function explains {explained.level:.2f} of the returns' variance, "
+            f"{best:.2f} at best."
+        ),
         evidence={"explained": explained.level, "best": best},
         sigmas=(best - explained.level) / (explained.level_error or 1e-9),
     )
@@ -747,8 +768,10 @@ CHECKS: tuple[Check, ...] = (
         needs="the gradient's norm (grad_norm)",
         cures={
             "": "Clip the gradient's norm, and look at the batch of that step.",
-            "not_finite": "Go back to the last checkpoint; look for an empty mask, an overflow of "
-            "exp, or a NaN advantage in the step before.",
+            "not_finite": (
+                "Go back to the last checkpoint; look for an empty mask, an overflow of "
+                "exp, or a NaN advantage in the step before."
+            ),
             "vanishing": "Look at groups without spread, at the clip and at the learning rate.",
         },
         apart="a small gradient of groups that teach nothing: `zero_advantage` comes first",
@@ -771,7 +794,9 @@ CHECKS: tuple[Check, ...] = (
         cures={
             "": "Choose problems of which some completions are right and some wrong.",
             "too_easy": "Take harder problems, or drop those that are always solved.",
-            "too_hard": "Take easier problems first, give partial reward, or draw more completions.",
+            "too_hard": (
+                "Take easier problems first, give partial reward, or draw more completions."
+            ),
             "identical": "Raise the sampler's temperature; look at its top-p, top-k and seed.",
         },
         apart="its three causes by the reward's place in its range and by the token ids of a group",
@@ -783,8 +808,10 @@ CHECKS: tuple[Check, ...] = (
         reads=((metrics.COMPLETION_TRUNCATED,),),
         needs="the share of cut completions (completions/clipped_ratio)",
         cures={
-            "": "Raise the length limit, leave cut completions out of the loss, or give overlong "
-            "ones a soft penalty."
+            "": (
+                "Raise the length limit, leave cut completions out of the loss, or give overlong "
+                "ones a soft penalty."
+            )
         },
         apart="`length` by whether the limit is reached, `repetition` by token ids",
         explains=_STANDSTILL | {"length", "explosion", "throughput", "repetition"},
@@ -795,8 +822,10 @@ CHECKS: tuple[Check, ...] = (
         reads=((metrics.COMPLETION_LENGTH_MEAN,),),
         needs="the mean length of completions",
         cures={
-            "": "Compare lengths at equal correctness; take the length out of the reward, or "
-            "normalise the loss by tokens.",
+            "": (
+                "Compare lengths at equal correctness; take the length out of the reward, or "
+                "normalise the loss by tokens."
+            ),
             "short": "Look whether the reward or an end-of-text bonus pays for short answers.",
         },
         apart="longer reasoning, by held-out score and by reward against length within a group",
@@ -808,8 +837,10 @@ CHECKS: tuple[Check, ...] = (
         reads=((metrics.COMPLETION_REPETITION,),),
         needs="token ids (`gate`), or rollout/repetition_frac",
         cures={
-            "": "Look at the completions; raise the temperature, and give no reward to the looping "
-            "ones."
+            "": (
+                "Look at the completions; raise the temperature, and give no reward to the looping "
+                "ones."
+            )
         },
         apart="`length`, which grows with new text",
         explains=_STANDSTILL | {"length", "truncation", "throughput", "collapse"},
@@ -820,8 +851,10 @@ CHECKS: tuple[Check, ...] = (
         reads=((metrics.REWARD_MEAN,),),
         needs="a held-out score (eval/...)",
         cures={
-            "": "Read completions with high reward; mend the reward, or stop at the best held-out "
-            "score."
+            "": (
+                "Read completions with high reward; mend the reward, or stop at the best held-out "
+                "score."
+            )
         },
         apart="`length`, which names what is paid for, and `zero_advantage`",
         explains=frozenset({"length", "reward_parts", "zero_advantage", "plateau", "collapse"}),
@@ -833,8 +866,10 @@ CHECKS: tuple[Check, ...] = (
         reads=(),
         needs="two parts of the reward or more (rewards/NAME/mean)",
         cures={
-            "": "Lower the weight of the part that is earned already, or pay it only with a right "
-            "answer."
+            "": (
+                "Lower the weight of the part that is earned already, or pay it only with a right "
+                "answer."
+            )
         },
         apart="`reward_hacking`, which needs a held-out score",
         explains=_STANDSTILL | {"reward_hacking"},
@@ -895,8 +930,10 @@ CHECKS: tuple[Check, ...] = (
         reads=((metrics.REWARD_MEAN,),),
         needs="the mean reward",
         cures={
-            "": "Look at the brakes that are named; else raise the learning rate, or change the "
-            "data."
+            "": (
+                "Look at the brakes that are named; else raise the learning rate, or change the "
+                "data."
+            )
         },
         apart="all others: it rings only where none of them was found",
     ),

@@ -443,9 +443,15 @@ def _warn_of_no_token(wanted: Control, last: LastSteps) -> Iterator[str]:
         return
     if wanted.method == "clip_cov" and found.capped:
         some = "all of them would be clipped" if found.clip_fraction else "none would be clipped"
-        yield f"Only {percent(found.clip_fraction, 1)} of the tokens lie between omega_low and omega_high: {some}."
+        yield (
+            f"Only {percent(found.clip_fraction, 1)} of the tokens lie between omega_low and"
+            f" omega_high: {some}."
+        )
     elif found.capped:
-        yield "max_fraction binds: more tokens lie beyond the thresholds, and moving µ changes nothing."
+        yield (
+            "max_fraction binds: more tokens lie beyond the thresholds, and moving µ changes"
+            " nothing."
+        )
     elif found.clip_fraction == 1:
         yield "Every token of these steps would be clipped: nothing is learnt from them."
     elif found.clip_fraction == 0 and (wanted.mu_low is not None or wanted.mu_high is not None):
@@ -520,11 +526,14 @@ def _ratio(control: Control, step: StepEvidence) -> Iterator[str]:
         return
     names = " and ".join(knobs)
     if step.ratio_spread is None:
-        yield f"{names} can't act: the importance ratio is not known. Give gate the old policy's log-probs."
+        yield (
+            f"{names} can't act: the importance ratio is not known. Give gate the old policy's"
+            " log-probs."
+        )
     elif step.ratio_spread < RATIO_TOLERANCE:
         yield (
-            f"{names} can't act: the importance ratio is 1 on every token, for each batch is used for one update. "
-            "Use a batch for several updates, or another method."
+            f"{names} can't act: the importance ratio is 1 on every token, for each batch is used"
+            " for one update. Use a batch for several updates, or another method."
         )
 
 
@@ -543,9 +552,13 @@ def _thresholds(control: Control, step: StepEvidence) -> Iterator[str]:
             continue
         if mu >= bound * (1 - THRESHOLD_TOLERANCE):
             side = "lower" if name == "mu_low" else "upper"
-            yield f"{name} {mu:g} lies beyond {bound:.3g}, where the {side} side ends: {why}, so no token can lie outside."
+            yield (
+                f"{name} {mu:g} lies beyond {bound:.3g}, where the {side} side ends: {why}, so no"
+                " token can lie outside."
+            )
     if control.value("max_fraction") is not None and step.spared:
         yield (
-            f"max_fraction {control.value('max_fraction'):g} binds: {step.candidates} of {step.tokens} tokens lie beyond "
-            f"the thresholds, and {step.candidates - step.spared} are clipped. Moving µ changes nothing."
+            f"max_fraction {control.value('max_fraction'):g} binds: {step.candidates} of"
+            f" {step.tokens} tokens lie beyond the thresholds, and {step.candidates - step.spared}"
+            " are clipped. Moving µ changes nothing."
         )

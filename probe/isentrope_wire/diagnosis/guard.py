@@ -87,8 +87,8 @@ class Overshoot:
     def message(self) -> str:
         reward = f", reward −{self.reward_lost:.2g}" if self.reward_lost else ""
         return (
-            f"Version {self.version} overshoots: entropy {self.entropy_change:+.2g} nats{reward} in "
-            f"{self.steps} steps. Revert it."
+            f"Version {self.version} overshoots: entropy {self.entropy_change:+.2g} nats{reward} in"
+            f" {self.steps} steps. Revert it."
         ).replace("-", "−")
 
 

@@ -285,9 +285,11 @@ def diagnose(measured: Measured) -> Diagnosis:
         steps_to_three_quarters_lost=None if is_over else state.steps_to_quarter(),
         target=measured.target,
         message=f"{message} {why_none}".rstrip(),
-        cause=None
-        if state.level == HealthLevel.HOLDING
-        else cause_of(measured.parts, state.direction),
+        cause=(
+            None
+            if state.level == HealthLevel.HOLDING
+            else cause_of(measured.parts, state.direction)
+        ),
         suggestion=suggestion,
         alert=measured.alert,
         verdict=measured.verdict,
@@ -696,8 +698,9 @@ def _suggestion(state: _State, why: str) -> tuple[Suggestion | None, str]:
         return None, ""
     findings = recent_findings(measured, state.age)
     if any(alert.kind == "zero_advantage" for alert in findings):
-        return None, (
-            "Most groups teach nothing: no control of the entropy changes that, see the check."
+        return (
+            None,
+            "Most groups teach nothing: no control of the entropy changes that, see the check.",
         )
     direction = -1 if lost > 0 else 1
     is_far = abs(lost) >= 1 - WATCH_LEFT
@@ -742,8 +745,10 @@ def _threshold(state: _State, direction: int, why: str) -> Suggestion | None:
         stops=found.stops,
         clip_fraction=found.effect.clip_fraction,
         pace=pace,
-        message=f"{control.method.label} µ {_mu(control.mu_low or 0.0)} would {does}: clips "
-        f"{percent(found.effect.clip_fraction, 1)}{paces}.",
+        message=(
+            f"{control.method.label} µ {_mu(control.mu_low or 0.0)} would {does}: clips "
+            f"{percent(found.effect.clip_fraction, 1)}{paces}."
+        ),
     )
 
 
@@ -822,10 +827,16 @@ def _why_no_hold(last: LastSteps, action: Action | None) -> str:
 
 def _effect_in_words(state: _State, control: Control, effect: PredictedEffect | None) -> str:
     if effect is None and not knows(control):
-        return f"{control.method.label}: {control.method.does}. No preview: its effect shows after a push."
+        return (
+            f"{control.method.label}: {control.method.does}. No preview: its effect shows after a"
+            " push."
+        )
     if effect is None:
         return "Nothing is known yet: no step has what-if sums."
-    clips = f"Clips {'less than 0.1 %' if 0 < effect.clip_fraction < 5e-4 else percent(effect.clip_fraction, 1)}"
+    clips = (
+        "Clips"
+        f" {'less than 0.1 %' if 0 < effect.clip_fraction < 5e-4 else percent(effect.clip_fraction, 1)}"
+    )
     if control.method == "kl_cov":
         clips = f"Penalises {percent(control.number('k'), 1)} of the tokens, clips none"
     now = None if state.course is None else state.course.mean_pace(PROMISED_STEPS)
@@ -879,21 +890,33 @@ def _message(state: _State) -> str:
 def _course_in_words(state: _State, course: Course) -> str:
     measured, pace = state.measured, state.pace
     if pace is None:
-        return f"Entropy is {_nats(course.entropy)} nats; its pace is known from the {LEAST_POINTS}th step on."
+        return (
+            f"Entropy is {_nats(course.entropy)} nats; its pace is known from the {LEAST_POINTS}th"
+            " step on."
+        )
     if measured.target is not None:
         return _held_in_words(state, course, measured.target)
     if state.level == HealthLevel.HOLDING and measured.active is not None:
         since = (measured.step or 0) - (measured.active.applied_step or 0)
         version = measured.active.version
-        return f"Entropy holds at {_nats(course.entropy)} nats, {since:,} steps after version {version} was applied."
+        return (
+            f"Entropy holds at {_nats(course.entropy)} nats, {since:,} steps after version"
+            f" {version} was applied."
+        )
     lost = state.share_lost
     if lost is None:
-        return f"Entropy {_goes(pace.value) if state.direction else 'is level'}, at {_nats(course.entropy)} nats."
+        return (
+            f"Entropy {_goes(pace.value) if state.direction else 'is level'}, at"
+            f" {_nats(course.entropy)} nats."
+        )
     so_far = f"Entropy has {_moved_in_words(lost)}"
     if state.direction == 0:
         if state.is_level and abs(lost) < _SLIGHT:
             return f"Entropy is level at {_nats(course.entropy)} nats{_name_early_level(lost)}."
-        return f"{so_far} and {'is level' if state.is_level else 'has no clear trend'} now, at {_nats(course.entropy)} nats."
+        return (
+            f"{so_far} and {'is level' if state.is_level else 'has no clear trend'} now, at"
+            f" {_nats(course.entropy)} nats."
+        )
     said = f"{so_far} and {_goes(pace.value)}{_name_forecast(course)}."
     if state.level == HealthLevel.HEALTHY and pace.value < 0 < lost:
         said = f"{said} {_reason_for_health(state, course, pace)}"

@@ -59,8 +59,10 @@ class ControlDocument(Body):
         default=None,
         ge=1,
         le=7 * 24 * 3600,
-        description="null: after ISENTROPE_CONTROL_TTL_SECONDS, 600, and no sooner than after three"
-        " of the run's steps; every change expires.",
+        description=(
+            "null: after ISENTROPE_CONTROL_TTL_SECONDS, 600, and no sooner than after three"
+            " of the run's steps; every change expires."
+        ),
     )
 
 
@@ -112,9 +114,11 @@ async def put_control(
         control = replace(control, guard="revert")
     request = ControlRequest(
         control=control,
-        by=principal
-        if isentrope_assistant is None
-        else replace(principal, name=f"{principal.name} via {isentrope_assistant}"),
+        by=(
+            principal
+            if isentrope_assistant is None
+            else replace(principal, name=f"{principal.name} via {isentrope_assistant}")
+        ),
         expected_version=_version_in(if_match),
         time_to_live_seconds=document.expires_in_seconds
         or _time_to_live(run, backend.settings.control_ttl_seconds),
@@ -221,7 +225,8 @@ def _etag(version: int) -> str:
 def _version_in(if_match: str | None) -> int:
     if if_match is None:
         raise PreconditionRequired(
-            "If-Match must name the version the change builds on: send the ETag that GET control answers."
+            "If-Match must name the version the change builds on: send the ETag that GET control"
+            " answers."
         )
     version = if_match.strip().removeprefix('"').removesuffix('"')
     if not version.isascii() or not version.isdecimal() or len(version) > 18:

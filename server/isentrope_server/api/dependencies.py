@@ -85,7 +85,8 @@ def no_such_run(run_id: str, newest_of_that_name: str | None = None) -> NotFound
     if newest_of_that_name is None:
         return NotFound(message, run_id=run_id[:140])
     return NotFound(
-        f"{message[:-1]}; that is a name, and the newest run of that name has the id {newest_of_that_name}.",
+        f"{message[:-1]}; that is a name, and the newest run of that name has the id"
+        f" {newest_of_that_name}.",
         run_id=run_id[:140],
         newest_of_that_name=newest_of_that_name,
     )
@@ -97,7 +98,8 @@ StepParam = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
 async def _step_range(from_step: StepParam = None, to_step: StepParam = None) -> StepRange:
     if from_step is not None and to_step is not None and from_step > to_step:
         raise Unprocessable(
-            f"from_step must not be larger than to_step, got {from_step} > {to_step}: no step is in between.",
+            f"from_step must not be larger than to_step, got {from_step} > {to_step}: no step is in"
+            " between.",
             from_step=from_step,
             to_step=to_step,
         )

@@ -68,7 +68,10 @@ async def get_law(
     reward: Annotated[
         str | None,
         Query(
-            description="Metric to fit. Without it an evaluation's reward where there is one, else reward/mean."
+            description=(
+                "Metric to fit. Without it an evaluation's reward where there is one, else"
+                " reward/mean."
+            )
         ),
     ] = None,
 ) -> EntropyPerformance:
@@ -150,10 +153,12 @@ def _answer(run: Run, measured: _Measured, points: int) -> EntropyPerformance:
         reward=measured.reward,
         reward_reason=measured.reason,
         confidence=CONFIDENCE,
-        fit=None
-        if fit is None
-        else part_of(
-            Fit, fit, checks=list(fit.checks), autocorrelation=fit.regression.autocorrelation
+        fit=(
+            None
+            if fit is None
+            else part_of(
+                Fit, fit, checks=list(fit.checks), autocorrelation=fit.regression.autocorrelation
+            )
         ),
         reason=reason,
         curve=None if fit is None else _curve(fit, float(measured.entropies.max())),

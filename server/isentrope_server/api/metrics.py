@@ -102,7 +102,8 @@ def check_known(run: Run, names: list[str], reported: frozenset[str]) -> None:
     nearest = difflib.get_close_matches(names[0], sorted(reported), n=3) or sorted(reported)[:3]
     raise NotFound(
         f"Run {run.id} never reported {', '.join(repr(name[:100]) for name in names[:3])}; "
-        f"it reports e.g. {', '.join(nearest)}. `isentrope metrics {run.id}` lists all its metrics.",
+        f"it reports e.g. {', '.join(nearest)}. `isentrope metrics {run.id}` lists all its"
+        " metrics.",
         code="metric_unknown",
         names=[name[:100] for name in names],
     )

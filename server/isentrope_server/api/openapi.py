@@ -34,13 +34,13 @@ _GENERATED = ("HTTPValidationError", "ValidationError")
 """FastAPI's own error bodies, which this server never sends."""
 
 _DESCRIPTION = (
-    "Runs, what they reported, and their controls. Every request but those under *health* needs a token, as "
-    "`Authorization: Bearer TOKEN`, or comes from a browser that is logged in; `x-scope` is the scope the token needs. "
-    "Every error has the same body, `ErrorBody`."
+    "Runs, what they reported, and their controls. Every request but those under *health* needs a"
+    " token, as `Authorization: Bearer TOKEN`, or comes from a browser that is logged in; `x-scope`"
+    " is the scope the token needs. Every error has the same body, `ErrorBody`."
 )
 _TOKEN_DESCRIPTION = (
-    "Made by `isentrope token create --scope SCOPE`. A browser that is logged in needs none; a token given here is used "
-    "instead of its cookie."
+    "Made by `isentrope token create --scope SCOPE`. A browser that is logged in needs none; a"
+    " token given here is used instead of its cookie."
 )
 _PARAMETERS = {
     "cursor": "`next_cursor` of the page before.",

@@ -154,7 +154,9 @@ def _recurring_token(
         mean_probability=sum(math.exp(min(token.logprob, 0.0)) for token in tokens) / len(tokens),
         mean_score=sum(scores) / len(scores) if scores else None,
         kept_share=sum(token.kept for token in tokens) / len(tokens),
-        beyond_share=sum(abs(score) > mu for score in scores) / len(scores)
-        if scores and mu is not None
-        else None,
+        beyond_share=(
+            sum(abs(score) > mu for score in scores) / len(scores)
+            if scores and mu is not None
+            else None
+        ),
     )

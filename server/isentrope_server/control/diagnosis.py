@@ -112,9 +112,11 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         early_entropies=early,
         entropies=dict(zip(entropies.steps.tolist(), entropies.values.tolist(), strict=True)),
         observed=unseen or finite(last[metrics.ENTROPY_OBSERVED_CHANGE]),
-        by_control={step: gain * interventions.get(step, 0.0) for step, gain in gains.items()}
-        if interventions
-        else {},
+        by_control=(
+            {step: gain * interventions.get(step, 0.0) for step, gain in gains.items()}
+            if interventions
+            else {}
+        ),
         explained=explained,
         targets={
             step: target for step, target in finite(last[metrics.HOLD_TARGET]).items() if target > 0
@@ -159,14 +161,14 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         parts=parts,
         last=LastSteps(
             sums=[sums for _, sums in what_if],
-            intervention=fmean(
-                one.get(metrics.CHANGE_BY_INTERVENTION, 0.0) for one in parts.values()
-            )
-            if parts
-            else 0.0,
-            active=None
-            if control.active is None or control.active.hold
-            else control.active.control,
+            intervention=(
+                fmean(one.get(metrics.CHANGE_BY_INTERVENTION, 0.0) for one in parts.values())
+                if parts
+                else 0.0
+            ),
+            active=(
+                None if control.active is None or control.active.hold else control.active.control
+            ),
             gain=newest_gain,
             gains=step_gains,
             gain_error=next(reversed(gain_errors.values()), None),

@@ -81,7 +81,10 @@ def _record_named(
         at=report.recorded_at if math.isfinite(report.recorded_at) else now,
         step=report.step,
         code=controls.NAMED_BY_REPORT,
-        message=f"The report of step {report.step} was made under this version; the rank's outcome did not arrive.",
+        message=(
+            f"The report of step {report.step} was made under this version; the rank's outcome did"
+            " not arrive."
+        ),
     )
     added = controls.add_outcome(transaction.connection, stream.run_key, stream.key, outcome, now)
     # While the version is open the rank's outcome may still arrive, with another step or state.
@@ -114,7 +117,10 @@ def settle(transaction: Transaction, run_id: str, item: ControlItem, now: float)
     silent = [peer.rank for peer in peers if peer.key not in answered]
     if silent and state is State.APPLIED:
         state, code = State.PARTIAL, RANKS_SILENT
-        message = f"{len(silent)} of {len(outcomes) + len(silent)} ranks did not report an outcome, e.g. rank {silent[0]}."
+        message = (
+            f"{len(silent)} of {len(outcomes) + len(silent)} ranks did not report an outcome, e.g."
+            f" rank {silent[0]}."
+        )
     move_to(
         transaction,
         run_id,

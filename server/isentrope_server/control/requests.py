@@ -158,8 +158,8 @@ def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:
     newest_version = newest.version if newest else 0
     if request.expected_version != newest_version:
         raise PreconditionFailed(
-            f"The newest control is version {newest_version}, If-Match names {request.expected_version}. "
-            "Read it and decide again.",
+            f"The newest control is version {newest_version}, If-Match names"
+            f" {request.expected_version}. Read it and decide again.",
             version=newest_version,
         )
     # Read again: the run may have finished since the request looked it up.

@@ -127,8 +127,8 @@ def _read(record: Record) -> Arrival:
     if isinstance(message, Gap) and not 1 <= message.first_seq <= message.last_seq <= record.seq:
         raise _Unusable(
             "bad_gap",
-            f"A gap goes from a seq to a later one, at most its own, got {message.first_seq}..{message.last_seq} "
-            f"in seq {record.seq}.",
+            "A gap goes from a seq to a later one, at most its own, got"
+            f" {message.first_seq}..{message.last_seq} in seq {record.seq}.",
         )
     if isinstance(message, StepReport) and "\0" in "".join(names):
         # No text column stores NUL.
@@ -224,7 +224,8 @@ def take_in(
     )
     if state is None:
         raise UnknownStream(
-            f"Run {sender.run_id}, incarnation {sender.incarnation}, rank {sender.rank} is not known here; send Hello first."
+            f"Run {sender.run_id}, incarnation {sender.incarnation}, rank {sender.rank} is not"
+            " known here; send Hello first."
         )
     stream = state.stream
     fresh, contradicting = _compare_with_stored(transaction, state, sorted_out.arrivals)
@@ -299,9 +300,11 @@ def _alert_of_taken_id(
     alert = Alert(
         kind="id_taken",
         level=AlertLevel.WATCH,
-        message=f"This run's id was used before, up to step {last}, and a training began anew "
-        f"under it: {what_was_other(change)}. Its steps are shown in the place of the earlier "
-        "ones, which are kept and exported. Give each training a run id of its own.",
+        message=(
+            f"This run's id was used before, up to step {last}, and a training began anew "
+            f"under it: {what_was_other(change)}. Its steps are shown in the place of the earlier "
+            "ones, which are kept and exported. Give each training a run id of its own."
+        ),
         evidence={f"step of {begun[-1].name[:8]}": float(last)},
     )
     attachments.append_servers_alert(
@@ -322,8 +325,11 @@ def _alert_of_refused(
         alert = Alert(
             kind="refused",
             level=AlertLevel.WATCH,
-            message=f"The server could not use {len(found)} of the records sent, the first is {found[0].record.seq}: "
-            f"{found[0].message} Config lists each; what they report is missing.",
+            message=(
+                f"The server could not use {len(found)} of the records sent, the first is"
+                f" {found[0].record.seq}: {found[0].message} Config lists each; what they report is"
+                " missing."
+            ),
             evidence={code: float(len(found))},
         )
         attachments.append_servers_alert(
@@ -357,8 +363,11 @@ def _alert_of_two_trainers(
     alert = Alert(
         kind="two_trainers",
         level=AlertLevel.WATCH,
-        message="Two training processes report this run at once: "
-        f"{named(newer)} is shown; {named(older)} goes on and is at step {step}. Stop one of them, or give each a run id of its own.",
+        message=(
+            f"Two training processes report this run at once: {named(newer)} is shown;"
+            f" {named(older)} goes on and is at step {step}. Stop one of them, or give each a run"
+            " id of its own."
+        ),
         evidence={f"step of {older.incarnation[:8]}": float(step)},
     )
     step = newer.last_step or 0
@@ -404,7 +413,10 @@ def _compare_with_stored(
             known[arrival.seq] = arrival.payload_hash
             fresh.append(arrival)
         elif known[arrival.seq] != arrival.payload_hash:
-            message = f"seq {arrival.seq} is already stored with another payload; the first payload is kept."
+            message = (
+                f"seq {arrival.seq} is already stored with another payload; the first payload is"
+                " kept."
+            )
             refused.append(Refused(record=_record(arrival), code="key_conflict", message=message))
     return fresh, refused
 

@@ -145,7 +145,10 @@ def cut_to_size(run: pb.RunStarted) -> None:
     control is too long."""
     if len(run.config_json) > reports.CONFIG_CHARACTERS:
         # Part of a JSON document is not JSON.
-        left_out = f"{len(run.config_json)} characters of JSON, at most {reports.CONFIG_CHARACTERS} are kept"
+        left_out = (
+            f"{len(run.config_json)} characters of JSON, at most {reports.CONFIG_CHARACTERS} are"
+            " kept"
+        )
         run.config_json = json.dumps({"left_out": left_out})
     tags = [reports.cut(tag, reports.TAG_CHARACTERS) for tag in run.tags[: reports.TAGS]]
     capabilities = [
@@ -260,9 +263,10 @@ class SeriesLimit:
             kind=_ALERT_KIND,
             level=reports.AlertLevel.WATCH,
             message=(
-                f"From step {report.step} on new metrics are dropped: the run has {self._limit}, the most one may have "
-                f"(ISENTROPE_SERIES_PER_RUN of the server). Check whether names contain a number that changes with every "
-                f"step: {reports.first_of(dropped)}."
+                f"From step {report.step} on new metrics are dropped: the run has {self._limit},"
+                " the most one may have (ISENTROPE_SERIES_PER_RUN of the server). Check whether"
+                " names contain a number that changes with every step:"
+                f" {reports.first_of(dropped)}."
             ),
             evidence={_EVIDENCE: float(self._limit), "left_out": float(len(dropped))},
         )

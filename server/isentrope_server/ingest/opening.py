@@ -128,7 +128,8 @@ def _check(started: RunStarted) -> None:
     for name, value in (("run_id", started.run_id), ("incarnation", started.incarnation)):
         if not _ID.fullmatch(value):
             raise Unprocessable(
-                f"{name} must be 1 to 128 letters, digits, dots, dashes or underscores, got {value[:140]!r}."
+                f"{name} must be 1 to 128 letters, digits, dots, dashes or underscores, got"
+                f" {value[:140]!r}."
             )
     if not math.isfinite(started.started_at):
         raise Unprocessable(
@@ -138,7 +139,8 @@ def _check(started: RunStarted) -> None:
         raise Unprocessable(f"name and project of a run have at most {NAME_CHARACTERS} characters.")
     if max(started.rank, started.world_size) > RANK.most:
         raise Unprocessable(
-            f"rank and world_size must be less than 2^31, got {started.rank} of {started.world_size}."
+            f"rank and world_size must be less than 2^31, got {started.rank} of"
+            f" {started.world_size}."
         )
     if (started.planned_steps or 0) > LARGEST_INTEGER:
         raise Unprocessable("planned_steps must be less than 2^63.")

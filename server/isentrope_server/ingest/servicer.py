@@ -80,9 +80,10 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             await abort(
                 context,
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"This server (isentrope {__version__}) uses protocol version {PROTOCOL_VERSION}, the probe (isentrope "
-                f"{printable(request.run.probe_version) or 'unknown'}) {request.protocol_version}. "
-                f"The {newer} is newer: upgrade the {older} to the same version of isentrope.",
+                f"This server (isentrope {__version__}) uses protocol version {PROTOCOL_VERSION},"
+                f" the probe (isentrope {printable(request.run.probe_version) or 'unknown'})"
+                f" {request.protocol_version}. The {newer} is newer: upgrade the {older} to the"
+                " same version of isentrope.",
             )
         try:
             cut_to_size(request.run)
@@ -120,7 +121,8 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             await abort(
                 context,
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"A push holds at most {RECORDS.most} records, got {len(request.records)}. Send them in several.",
+                f"A push holds at most {RECORDS.most} records, got {len(request.records)}. Send"
+                " them in several.",
             )
         sender = Sender(
             run_id=request.run_id,
@@ -138,9 +140,14 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         )
         for refused in receipt.quarantined[:1]:
             _log.warning(
-                "Run %s, rank %d: %d records of a push can't be used and are kept apart, the first (seq %d) because: %s",
-                printable(sender.run_id), sender.rank, len(receipt.quarantined), refused.seq, printable(refused.message),
-            )  # fmt: skip
+                "Run %s, rank %d: %d records of a push can't be used and are kept apart, the first"
+                " (seq %d) because: %s",
+                printable(sender.run_id),
+                sender.rank,
+                len(receipt.quarantined),
+                refused.seq,
+                printable(refused.message),
+            )
         return pb.PushReply(
             acked_through=receipt.acked_through,
             quarantined=[

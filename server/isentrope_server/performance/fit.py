@@ -100,7 +100,8 @@ def fit_performance(entropies: Floats, rewards: Floats) -> PerformanceFit:
     if len(entropies) < FEWEST_STEPS:
         raise FitRefused(
             "too_few_steps",
-            f"The fit needs at least {FEWEST_STEPS} steps with entropy and reward, there are {len(entropies)}.",
+            f"The fit needs at least {FEWEST_STEPS} steps with entropy and reward, there are"
+            f" {len(entropies)}.",
         )
     measured, values = block_means(np.exp(entropies), BLOCKS), block_means(rewards, BLOCKS)
     steps_per_block = len(entropies) / len(measured)
@@ -187,8 +188,8 @@ def forecast(
         low, high = np.log(fit.seen)
         raise FitRefused(
             "too_far",
-            f"The first {EARLY_SHARE:.0%} of {horizon} steps saw entropies between {low:.3g} and {high:.3g} nats; "
-            f"{at_entropy:.3g} nats is too far from them for a forecast.",
+            f"The first {EARLY_SHARE:.0%} of {horizon} steps saw entropies between {low:.3g} and"
+            f" {high:.3g} nats; {at_entropy:.3g} nats is too far from them for a forecast.",
         )
     reward, actual = fit.rewards_at(np.array([at_entropy]))[0], float(rewards[-last:].mean())
     return Forecast(
@@ -215,8 +216,8 @@ def block_means(values: Floats, blocks: int) -> Floats:
 def _not_moved(entropies: Floats) -> FitRefused:
     return FitRefused(
         "entropy_not_moved",
-        f"Entropy stayed between {entropies.min():.4g} and {entropies.max():.4g} nats, which is little more than it "
-        "scatters from step to step: no curve can be fitted.",
+        f"Entropy stayed between {entropies.min():.4g} and {entropies.max():.4g} nats, which is"
+        " little more than it scatters from step to step: no curve can be fitted.",
     )
 
 
@@ -260,7 +261,10 @@ def _check_slope(a: Estimate) -> tuple[bool, str]:
         return False, f"The reward falls as entropy falls: a is {interval}."
     return (
         False,
-        f"Whether the reward rises as entropy falls is open: the interval of a, {interval}, contains 0.",
+        (
+            f"Whether the reward rises as entropy falls is open: the interval of a, {interval},"
+            " contains 0."
+        ),
     )
 
 
@@ -268,12 +272,18 @@ def _check_shape(p: float | None, share: float) -> tuple[bool, str]:
     if p is None or share > LARGEST_SHARE_OF_ONE_BLOCK:
         return (
             False,
-            "Entropy moved within one short stretch of steps, so the shape of the curve can't be checked.",
+            (
+                "Entropy moved within one short stretch of steps, so the shape of the curve can't"
+                " be checked."
+            ),
         )
     if p < SIGNIFICANCE:
         return (
             False,
-            f"The run bends away from the curve: a quadratic term in exp(H) is needed ({_written(p)}).",
+            (
+                "The run bends away from the curve: a quadratic term in exp(H) is needed"
+                f" ({_written(p)})."
+            ),
         )
     return (
         True,

@@ -135,7 +135,10 @@ class Gate:
             return self._ask_to_sign_in(method, path, headers)
         needed = permissions.required_scope(method, path)
         if not principal.may(needed):
-            message = f"The token {principal.name!r} has the scope {principal.scope}; this address needs {needed}."
+            message = (
+                f"The token {principal.name!r} has the scope {principal.scope}; this address needs"
+                f" {needed}."
+            )
             return _refusal(
                 403, "forbidden", message, scope=str(principal.scope), needed=str(needed)
             )
@@ -285,10 +288,14 @@ def _unauthenticated(headers: Headers, note: str) -> Response:
         headers,
         401,
         "unauthenticated",
-        f"{sessions.WRONG_TOKEN} Check ISENTROPE_TOKEN."
-        if "authorization" in headers
-        else "A token is needed: set ISENTROPE_TOKEN, send Authorization: Bearer TOKEN, or open the login address that "
-        "`isentrope up` printed.",
+        (
+            f"{sessions.WRONG_TOKEN} Check ISENTROPE_TOKEN."
+            if "authorization" in headers
+            else (
+                "A token is needed: set ISENTROPE_TOKEN, send Authorization: Bearer TOKEN, or open"
+                " the login address that `isentrope up` printed."
+            )
+        ),
         sessions.sign_in_page(note),
     )
     answer.headers["www-authenticate"] = "Bearer"

@@ -72,8 +72,8 @@ SESSION_ENDED = "The session ended, or its token was revoked."
 WRONG_TOKEN = "This token is not active here: it was revoked, or it belongs to another server."
 NO_PAGES = "This token reports runs; it shows no pages."
 FOREIGN_LOG_IN = (
-    "A page of another site opened this log-in address, perhaps with the token of another person. If you trust the "
-    "address, open it from the terminal or paste it into the address bar."
+    "A page of another site opened this log-in address, perhaps with the token of another person."
+    " If you trust the address, open it from the terminal or paste it into the address bar."
 )
 NO_COOKIES = (
     "If you have just signed in: this browser keeps no cookies of this address. "

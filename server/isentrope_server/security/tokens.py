@@ -120,8 +120,8 @@ def check_token_name(name: str) -> None:
     looks_like = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
     if not looks_like or _OTHER_ACTORS.fullmatch(looks_like):
         raise Unprocessable(
-            f"A token's name can't be blank, owner, server, run or rank, which name others in the audit trail, got "
-            f"{name!r}. Choose another.",
+            "A token's name can't be blank, owner, server, run or rank, which name others in the"
+            f" audit trail, got {name!r}. Choose another.",
             field="name",
         )
 
@@ -198,8 +198,8 @@ def ensure_owner_token(
         write_private(file, owner.token + "\n")
     except OSError as error:
         raise StartupError(
-            f"The owner's token file {file} must be readable and writable by this user: {error.strerror}. "
-            "Change its permissions, or set ISENTROPE_HOME to another folder."
+            f"The owner's token file {file} must be readable and writable by this user:"
+            f" {error.strerror}. Change its permissions, or set ISENTROPE_HOME to another folder."
         ) from error
     return owner.token
 
@@ -207,10 +207,12 @@ def ensure_owner_token(
 def _check_chosen(connection: Connection, chosen: str) -> None:
     if access.is_known_secret(connection, chosen):
         raise StartupError(
-            "ISENTROPE_TOKEN is a token that was revoked, or one that is not an owner's. Choose another."
+            "ISENTROPE_TOKEN is a token that was revoked, or one that is not an owner's. Choose"
+            " another."
         )
     if len(chosen) < SHORTEST_OWNER_TOKEN:
         raise StartupError(
-            f"ISENTROPE_TOKEN becomes the owner's token and must have at least {SHORTEST_OWNER_TOKEN} characters, "
-            f"better {GOOD_OWNER_TOKEN}, got {len(chosen)}. Make one with {MAKE_A_TOKEN}."
+            "ISENTROPE_TOKEN becomes the owner's token and must have at least"
+            f" {SHORTEST_OWNER_TOKEN} characters, better {GOOD_OWNER_TOKEN}, got {len(chosen)}."
+            f" Make one with {MAKE_A_TOKEN}."
         )

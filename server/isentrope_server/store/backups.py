@@ -79,8 +79,9 @@ def _note_restore(part: Path, backup: Path) -> float | None:
             has, wants = version_of(connection), newest_version()
             if has != wants:
                 raise UnusableBackup(
-                    f"{backup} is a database of another version of Isentrope, or of none ({has}, this one has {wants}). "
-                    "Restore it with the version that wrote it. Nothing was changed."
+                    f"{backup} is a database of another version of Isentrope, or of none ({has},"
+                    f" this one has {wants}). Restore it with the version that wrote it. Nothing"
+                    " was changed."
                 )
             newest: float | None = connection.execute(
                 select(func.max(runs.c.last_report_at))

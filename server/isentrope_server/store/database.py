@@ -305,7 +305,8 @@ def hold_for_writing(connection: Connection, run_ids: Collection[str | None]) ->
         return
     connection.execute(
         text(
-            "SELECT pg_advisory_xact_lock_shared(:everything), (SELECT count(pg_advisory_xact_lock(key)) FROM unnest(CAST(:keys AS bigint[])) AS key)"
+            "SELECT pg_advisory_xact_lock_shared(:everything), (SELECT"
+            " count(pg_advisory_xact_lock(key)) FROM unnest(CAST(:keys AS bigint[])) AS key)"
         ),
         {"everything": _EVERYTHING, "keys": sorted({_key(f"run {run_id}") for run_id in run_ids})},
     )
@@ -330,8 +331,8 @@ def check_file_system(database: Path, mounts: Path = MOUNTS) -> None:
     kind = file_system_of(database, mounts)
     if kind in NETWORK_FILE_SYSTEMS:
         raise NetworkFileSystem(
-            f"it lies on a network file system ({kind}), where SQLite's locks fail and data is lost; "
-            "put the home on a local disk, or use PostgreSQL"
+            f"it lies on a network file system ({kind}), where SQLite's locks fail and data is"
+            " lost; put the home on a local disk, or use PostgreSQL"
         )
 
 

@@ -438,12 +438,14 @@ def read(
                 scalars=np.frombuffer(row.scalars, dtype="<u8").reshape(
                     len(layout.names), row.reports
                 ),
-                histograms=tuple(
-                    read_histograms(row.histograms, layout, row.reports, place)
-                    for place in layout.histograms
-                )
-                if histograms
-                else (),
+                histograms=(
+                    tuple(
+                        read_histograms(row.histograms, layout, row.reports, place)
+                        for place in layout.histograms
+                    )
+                    if histograms
+                    else ()
+                ),
             )
 
 

@@ -90,8 +90,9 @@ class OpenedFile:
 
     def _lost(self, what: str) -> None:
         self._fault = (
-            f"The database's file {what}. Nothing more is stored or acknowledged; trainers keep their reports. "
-            "Stop the server, then start it again or bring back a backup with `isentrope restore FILE`."
+            f"The database's file {what}. Nothing more is stored or acknowledged; trainers keep"
+            " their reports. Stop the server, then start it again or bring back a backup with"
+            " `isentrope restore FILE`."
         )
         _log.error("%s: %s", self._path, self._fault)
 

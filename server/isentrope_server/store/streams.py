@@ -146,13 +146,15 @@ def create(connection: Connection, run_key: int, started: RunStarted, now: float
             started_at=started.started_at,
             opened_at=now,
             acked_through=0,
-            initial_control=None
-            if begun is None
-            else {
-                "version": begun.version,
-                "author": begun.author,
-                "document": begun.control.to_document(),
-            },
+            initial_control=(
+                None
+                if begun is None
+                else {
+                    "version": begun.version,
+                    "author": begun.author,
+                    "document": begun.control.to_document(),
+                }
+            ),
         )
         .returning(streams.c.key)
     )

@@ -244,9 +244,13 @@ def train_under_accelerate(rank: int, packages: str, lines: str, mode: str, fold
         if name not in ("optimizer", "scheduler")
     }
     loop: dict[str, Any] = {
-        "model": policy, "optimizer": torch.optim.AdamW(policy.parameters(), lr=1e-2, betas=(0.8, 0.99)),
-        "ds_config": config, "batches": batches(), "logprobs_of": watched_logprobs_of, "loss_of": loss_of,
-    }  # fmt: skip
+        "model": policy,
+        "optimizer": torch.optim.AdamW(policy.parameters(), lr=1e-2, betas=(0.8, 0.99)),
+        "ds_config": config,
+        "batches": batches(),
+        "logprobs_of": watched_logprobs_of,
+        "loss_of": loss_of,
+    }
     exec(lines, loop)  # noqa: S102  # our own page
     engine, in_update = loop["engine"], len(gradients) // UPDATES
     run.weights = torch.cat(

@@ -44,11 +44,14 @@ def ready(packages: str) -> None:
     of_flash_attention: dict[str, dict[str, Any]] = {
         "flash_attn": {},
         "flash_attn.bert_padding": {
-            "unpad_input": _unpad, "pad_input": _pad, "index_first_axis": _rows_of, "rearrange": _flat,
+            "unpad_input": _unpad,
+            "pad_input": _pad,
+            "index_first_axis": _rows_of,
+            "rearrange": _flat,
         },
         "flash_attn.utils": {},
         "flash_attn.utils.distributed": {"all_gather": None},
-    }  # fmt: skip
+    }
     for name, members in of_flash_attention.items():
         module = sys.modules[name] = module_from_spec(ModuleSpec(name, None, is_package=True))
         module.__dict__.update(members)
@@ -108,35 +111,74 @@ def settings(folder: str, ranks: int, **changed: Any) -> SimpleNamespace:
     args = SimpleNamespace(
         local_rank=-1,
         actor=SimpleNamespace(
-            eps_clip=0.2, eps_clip_low_high=[0.2, 0.2], dual_clip=None, loss_agg_mode="token-mean", policy_loss_type="ppo",
-            aux_loss_coef=0.0, entropy_coef=None, gradient_checkpointing_enable=False, optim="adam",
-            adam=SimpleNamespace(lr=1e-2, betas=[0.8, 0.99], eps=1e-8, weight_decay=0.0), muon=SimpleNamespace(),
-            lr_scheduler="constant_with_warmup", lr_warmup_ratio=0.2, min_lr_ratio=0.1, max_norm=0.5,
+            eps_clip=0.2,
+            eps_clip_low_high=[0.2, 0.2],
+            dual_clip=None,
+            loss_agg_mode="token-mean",
+            policy_loss_type="ppo",
+            aux_loss_coef=0.0,
+            entropy_coef=None,
+            gradient_checkpointing_enable=False,
+            optim="adam",
+            adam=SimpleNamespace(lr=1e-2, betas=[0.8, 0.99], eps=1e-8, weight_decay=0.0),
+            muon=SimpleNamespace(),
+            lr_scheduler="constant_with_warmup",
+            lr_warmup_ratio=0.2,
+            min_lr_ratio=0.1,
+            max_norm=0.5,
         ),
         algo=SimpleNamespace(
             advantage=SimpleNamespace(
-                is_correction_level="off", is_correction_mode="mask", is_correction_gating="ratio",
+                is_correction_level="off",
+                is_correction_mode="mask",
+                is_correction_gating="ratio",
                 is_correction_threshold=[0.5, 5.0],
             ),
-            kl=SimpleNamespace(use_loss=True, init_coef=1e-2, estimator="k3", unbiased_gradient=False),
+            kl=SimpleNamespace(
+                use_loss=True, init_coef=1e-2, estimator="k3", unbiased_gradient=False
+            ),
         ),
         train=SimpleNamespace(
-            max_epochs=1, dynamic_batch_enable=False, colocate_all=False, async_enable=False, micro_batch_size=4,
-            batch_size=ranks * SAMPLES, ema_beta=0.99, enable_ema=False, seed=1, max_tokens_per_gpu=30,
+            max_epochs=1,
+            dynamic_batch_enable=False,
+            colocate_all=False,
+            async_enable=False,
+            micro_batch_size=4,
+            batch_size=ranks * SAMPLES,
+            ema_beta=0.99,
+            enable_ema=False,
+            seed=1,
+            max_tokens_per_gpu=30,
         ),
-        rollout=SimpleNamespace(batch_size=ranks * SAMPLES, n_samples_per_prompt=1, temperature=0.7),
+        rollout=SimpleNamespace(
+            batch_size=ranks * SAMPLES, n_samples_per_prompt=1, temperature=0.7
+        ),
         ds=SimpleNamespace(
-            zero_stage=2, param_dtype="bf16", attn_implementation="eager", experts_implementation=None,
-            load_in_4bit=False, lora=SimpleNamespace(rank=0, alpha=0, dropout=0, target_modules=None), packing_samples=False,
-            use_liger_kernel=False, enable_sleep=False, tensor_parallel_size=1, ring_attn_size=1, zpg=1,
+            zero_stage=2,
+            param_dtype="bf16",
+            attn_implementation="eager",
+            experts_implementation=None,
+            load_in_4bit=False,
+            lora=SimpleNamespace(rank=0, alpha=0, dropout=0, target_modules=None),
+            packing_samples=False,
+            use_liger_kernel=False,
+            enable_sleep=False,
+            tensor_parallel_size=1,
+            ring_attn_size=1,
+            zpg=1,
         ),
         data=SimpleNamespace(disable_fast_tokenizer=False),
         ckpt=SimpleNamespace(
-            path=f"{folder}/checkpoints", load_enable=False, save_hf=False, disable_ds=False, max_num=3, max_mem=100,
+            path=f"{folder}/checkpoints",
+            load_enable=False,
+            save_hf=False,
+            disable_ds=False,
+            max_num=3,
+            max_mem=100,
             output_dir=f"{folder}/trained",
         ),
         vllm=SimpleNamespace(sync_backend="gloo"),
-    )  # fmt: skip
+    )
     for name, value in changed.items():
         section, _, key = name.partition("__")
         setattr(getattr(args, section), key, value)
@@ -146,9 +188,13 @@ def settings(folder: str, ranks: int, **changed: Any) -> SimpleNamespace:
 def strategy_of(args: SimpleNamespace) -> Any:
     """As `openrlhf.utils.get_strategy` makes it."""
     return importlib.import_module("openrlhf.utils.deepspeed").DeepspeedStrategy(
-        seed=args.train.seed, max_norm=1.0, micro_train_batch_size=args.train.micro_batch_size,
-        train_batch_size=args.train.batch_size, zero_stage=args.ds.zero_stage, args=args,
-    )  # fmt: skip
+        seed=args.train.seed,
+        max_norm=1.0,
+        micro_train_batch_size=args.train.micro_batch_size,
+        train_batch_size=args.train.batch_size,
+        zero_stage=args.ds.zero_stage,
+        args=args,
+    )
 
 
 def experience_of(generator: torch.Generator) -> Any:
@@ -168,10 +214,16 @@ def experience_of(generator: torch.Generator) -> Any:
     actions[0, PROMPT - 1 : PROMPT + answer - 1] = True
     reward = torch.rand(1, generator=generator)
     return importlib.import_module("openrlhf.trainer.ppo_utils.experience").Experience(
-        sequences=sequences, attention_mask=attention, action_mask=actions,
-        advantages=(reward - 0.5).unsqueeze(1).expand(actions.shape).clone(), rewards=reward, truncated=reward > 0.8,
-        total_length=attention.sum(1), prompts=[str(sequences[0, :PROMPT].tolist())], info={"reward": reward},
-    )  # fmt: skip
+        sequences=sequences,
+        attention_mask=attention,
+        action_mask=actions,
+        advantages=(reward - 0.5).unsqueeze(1).expand(actions.shape).clone(),
+        rewards=reward,
+        truncated=reward > 0.8,
+        total_length=attention.sum(1),
+        prompts=[str(sequences[0, :PROMPT].tolist())],
+        info={"reward": reward},
+    )
 
 
 def batch_of(seed: int) -> list[Any]:

@@ -193,9 +193,15 @@ class Reloadable(dist.ProcessGroup):
     another after each reload."""
 
     UNWRAPPED = (
-        "get_rank", "get_world_size", "get_backend", "get_process_group_ranks",
-        "all_reduce", "broadcast", "all_gather_into_tensor", "all_gather_object",
-    )  # fmt: skip
+        "get_rank",
+        "get_world_size",
+        "get_backend",
+        "get_process_group_ranks",
+        "all_reduce",
+        "broadcast",
+        "all_gather_into_tensor",
+        "all_gather_object",
+    )
     """Of what slime lets unwrap its groups, the functions that the adapter meets;
     `all_gather_single` is not among them."""
     made: list[Reloadable]
@@ -257,10 +263,15 @@ class TrainOneStep:
     ) -> None:
         self.mpu, self.loss, self.attached = mpu, Loss(mpu), attached
         settings = {
-            "rollout_temperature": 0.8, "allgather_cp": False, "recompute_loss_function": False,
-            "loss_type": "custom_loss", "custom_loss_function_path": "isentrope.integrations.slime.policy_loss",
-            "load": None, "finetune": True, "save": None,
-        } | settings  # fmt: skip
+            "rollout_temperature": 0.8,
+            "allgather_cp": False,
+            "recompute_loss_function": False,
+            "loss_type": "custom_loss",
+            "custom_loss_function_path": "isentrope.integrations.slime.policy_loss",
+            "load": None,
+            "finetune": True,
+            "save": None,
+        } | settings
         self.args, self.rollout_id = Namespace(**settings), 0
         torch.manual_seed(0)
         rank, ranks = mpu.tensor
@@ -332,9 +343,12 @@ class TrainOneStep:
             for a, n, r in zip(whole, LENGTHS, responses, strict=True)
         ]
         return {
-            "unconcat_tokens": tokens, "total_lengths": list(LENGTHS), "response_lengths": responses,
-            "loss_masks": masks, "advantages": cut,
-        }  # fmt: skip
+            "unconcat_tokens": tokens,
+            "total_lengths": list(LENGTHS),
+            "response_lengths": responses,
+            "loss_masks": masks,
+            "advantages": cut,
+        }
 
     def logits(self, batch: dict[str, Any]) -> Tensor:
         rows = [rows_of(self.mpu, len(tokens)) for tokens in batch["unconcat_tokens"]]

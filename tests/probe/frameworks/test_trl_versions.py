@@ -14,7 +14,10 @@ from tests.probe.frameworks.packages import ROOT, folder_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
-RUN = "import sys, pytest, trl; print('TRL', trl.__version__, flush=True); sys.exit(pytest.main(sys.argv[1:]))"
+RUN = (
+    "import sys, pytest, trl; print('TRL', trl.__version__, flush=True);"
+    " sys.exit(pytest.main(sys.argv[1:]))"
+)
 
 
 def test_the_quick_tests_pass_on_the_oldest_version() -> None:

@@ -30,7 +30,10 @@ def test_the_numbers_in_the_rules_are_those_of_the_code() -> None:
     for words in (
         f"median of its first three steps{'' if EARLY_STEPS == 3 else ' no more'}",
         f"over {alerts.WINDOW} steps the mean of S_c is {alerts.SIGMAS:g} standard errors",
-        f"must hold for {alerts.PERSISTENCE} steps in a row, and be absent for {alerts.REARM} before",
+        (
+            f"must hold for {alerts.PERSISTENCE} steps in a row, and be absent for {alerts.REARM}"
+            " before"
+        ),
     ):
         assert words in GUIDE.replace("\n", " "), words
     for outcome in Outcome:

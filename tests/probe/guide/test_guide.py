@@ -145,7 +145,10 @@ def test_the_lines_that_a_diff_adds_leave_the_loop_as_it_was(
 @pytest.mark.parametrize("name", ["padded", pytest.param("hidden", marks=pytest.mark.slow)])
 def test_an_example_in_plain_torch_reports_every_step(name: str, tmp_path: Path) -> None:
     line = 'probe.log({"reward/mean": rewards.mean()})'
-    counted = "probe.log({'counted': sum(min((row + [END]).index(END) + 1, 12) for row in token_ids[:, PROMPT:].tolist())})"
+    counted = (
+        "probe.log({'counted': sum(min((row + [END]).index(END) + 1, 12) for row in token_ids[:,"
+        " PROMPT:].tolist())})"
+    )
     code = EXAMPLES[name][0]
     if name == "padded":
         assert line in code

@@ -46,9 +46,16 @@ DATA = [{"inputs": [float(index)], "labels": 2.0 * index} for index in range(8)]
 
 def trainer(folder: Path, callbacks: list[TrainerCallback], **settings: Any) -> Any:
     arguments = {
-        "output_dir": str(folder), "report_to": "none", "max_steps": 3, "per_device_train_batch_size": 4,
-        "logging_steps": 1, "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "learning_rate": 0.1,
-    }  # fmt: skip
+        "output_dir": str(folder),
+        "report_to": "none",
+        "max_steps": 3,
+        "per_device_train_batch_size": 4,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "learning_rate": 0.1,
+    }
     torch.manual_seed(0)
     made = Trainer(
         model=Regression(),

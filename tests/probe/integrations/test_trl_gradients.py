@@ -148,10 +148,20 @@ def test_every_loss_type_of_trl_is_tried() -> None:
 
 
 def test_the_rollouts_of_a_prompt_are_one_group(tmp_path: Path) -> None:
-    trainer, transport = tiny_trl.trainer(
-        tmp_path, num_iterations=2, steps=2, learning_rate=2.0, optim="sgd", max_grad_norm=0.0, num_generations=4,
-        per_device_train_batch_size=4, gradient_accumulation_steps=3,
-    ), InMemoryTransport()  # fmt: skip
+    trainer, transport = (
+        tiny_trl.trainer(
+            tmp_path,
+            num_iterations=2,
+            steps=2,
+            learning_rate=2.0,
+            optim="sgd",
+            max_grad_norm=0.0,
+            num_generations=4,
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=3,
+        ),
+        InMemoryTransport(),
+    )
     attach(trainer, transport=transport)
     trainer.train()
     for report in tiny_trl.reports(transport):
@@ -173,11 +183,19 @@ def test_groups_of_one_prompt_are_told_apart(
 ) -> None:
     """Two rows of a dataset with one prompt text: TRL compares each row's completions alone."""
     rows = [{"prompt": "ab", "scale": float(row % 2)} for row in range(8)]
-    trainer, transport = tiny_trl.trainer(
-        tmp_path, steps=3, num_generations=4, per_device_train_batch_size=4,
-        gradient_accumulation_steps=2, steps_per_generation=steps_per_generation, trainer_reward_funcs=reward_of_row,
-        trainer_train_dataset=Dataset.from_list(rows),
-    ), InMemoryTransport()  # fmt: skip
+    trainer, transport = (
+        tiny_trl.trainer(
+            tmp_path,
+            steps=3,
+            num_generations=4,
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=2,
+            steps_per_generation=steps_per_generation,
+            trainer_reward_funcs=reward_of_row,
+            trainer_train_dataset=Dataset.from_list(rows),
+        ),
+        InMemoryTransport(),
+    )
     rank_reward = Control(method="rank_reward")
     attach(trainer, control=rank_reward, transport=transport)
     trainer.train()

@@ -94,11 +94,20 @@ def soft_capped() -> PreTrainedModel:
     torch.manual_seed(0)
     return Gemma2ForCausalLM(
         Gemma2Config(
-            vocab_size=tiny_trl.VOCABULARY, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
-            num_attention_heads=2, num_key_value_heads=1, head_dim=8, final_logit_softcapping=2.0,
-            initializer_range=0.5, pad_token_id=0, eos_token_id=1, bos_token_id=2,
+            vocab_size=tiny_trl.VOCABULARY,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            final_logit_softcapping=2.0,
+            initializer_range=0.5,
+            pad_token_id=0,
+            eos_token_id=1,
+            bos_token_id=2,
         )
-    )  # fmt: skip
+    )
 
 
 def tied() -> PreTrainedModel:

@@ -52,8 +52,8 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
     )
     pieces.train_from_iterator(["user\nassistant\nGröße in"] * 4, learnt)
     template = (
-        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{%"
+        " endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=pieces, eos_token=ends[1], pad_token=ends[1], chat_template=template

@@ -153,7 +153,8 @@ def test_a_library_that_cannot_be_loaded_is_replaced(home: Path) -> None:
 def test_compiling_processes_do_not_collide(home: Path, compiled: Path, compiler: Compiler) -> None:
     (library,) = compiled.glob("*.so")
     compiler(
-        f'while [ "$1" != -o ]; do shift; done; head -c 5000 {library} > "$2"; sleep 0.2; cp {library} "$2"'
+        f'while [ "$1" != -o ]; do shift; done; head -c 5000 {library} > "$2"; sleep 0.2; cp'
+        f' {library} "$2"'
     )
     code = "from isentrope.kernels import cpp_build; print(cpp_build.load().isentrope_row_moments)"
     racing = [
@@ -234,7 +235,10 @@ def test_missing_compiler_is_named(
     ("script", "reason"),
     [
         (
-            "echo 'In file included' >&2; echo 'x.cc:3:1: error: no such thing' >&2; echo 'more' >&2; exit 7",
+            (
+                "echo 'In file included' >&2; echo 'x.cc:3:1: error: no such thing' >&2; echo"
+                " 'more' >&2; exit 7"
+            ),
             "status 7: x.cc:3:1: error: no such thing",
         ),
         ('while [ "$1" != -o ]; do shift; done; echo nonsense > "$2"', "fake-c++"),

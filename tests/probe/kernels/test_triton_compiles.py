@@ -50,8 +50,9 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         uninterpreted(["-m", "tests.benchmarks.triton_compile", "--json", request.param], folder)
     )
     assert found["triton"] == TRITON, (
-        f"These figures were taken with Triton {TRITON}, this is {found['triton']}. Install the pinned version "
-        f"(uv.lock), or look at `python -m tests.benchmarks.triton_compile` and raise the pin here."
+        f"These figures were taken with Triton {TRITON}, this is {found['triton']}. Install the"
+        " pinned version (uv.lock), or look at `python -m tests.benchmarks.triton_compile` and"
+        " raise the pin here."
     )
     return found["compiled"]
 
@@ -71,7 +72,7 @@ def test_four_programs_share_a_processor(report: Any) -> None:
 def test_kernels_compile_for_sizes_one(tmp_path: Path) -> None:
     """Triton makes a constant of an argument that is 1."""
     code = (
-        "from tests.benchmarks.triton_compile import compile_kernel\n"
-        "for kernel in ('moments', 'gradient'): print(compile_kernel(kernel, 'bf16', 'sm_90', ones=True).registers)"
+        "from tests.benchmarks.triton_compile import compile_kernel\nfor kernel in ('moments',"
+        " 'gradient'): print(compile_kernel(kernel, 'bf16', 'sm_90', ones=True).registers)"
     )
     assert [int(line) > 0 for line in uninterpreted(["-c", code], tmp_path).split()] == [True, True]

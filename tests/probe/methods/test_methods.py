@@ -59,7 +59,12 @@ BATCH = tokens(
 STEADY = tokens([1.0], logprobs=[-math.log(2)], entropies=[math.log(2) + 0.01])
 
 
-def control(method: str, scope: str = "all", mu: tuple[float | None, float | None] = (None, None), **parameters: object) -> Control:  # fmt: skip
+def control(
+    method: str,
+    scope: str = "all",
+    mu: tuple[float | None, float | None] = (None, None),
+    **parameters: object,
+) -> Control:
     return Control(method=method, mu_low=mu[0], mu_high=mu[1], scope=scope, parameters=parameters)
 
 

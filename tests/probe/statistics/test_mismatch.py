@@ -93,9 +93,14 @@ def test_the_numbers_are_what_numpy_says() -> None:
 
 @pytest.mark.parametrize(
     ("name", "given"),
-    [("length", torch.ones(ROWS)), ("reward/x", torch.ones(2)), ("prompt_ids", torch.ones(ROWS)), ("answer", "a text"),
-     ("answer", torch.ones(ROWS, 3))],
-)  # fmt: skip
+    [
+        ("length", torch.ones(ROWS)),
+        ("reward/x", torch.ones(2)),
+        ("prompt_ids", torch.ones(ROWS)),
+        ("answer", "a text"),
+        ("answer", torch.ones(ROWS, 3)),
+    ],
+)
 def test_what_is_no_number_or_text_of_each_sequence_is_refused(name: str, given: Any) -> None:
     drawn = Sampled()
     probe, _ = probe_and_transport()

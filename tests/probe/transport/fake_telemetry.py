@@ -44,8 +44,9 @@ def on_disk(folder: Path) -> list[Payload]:
 def lock_held(lock: Path, seconds: float = 60.0) -> Iterator[subprocess.Popen[bytes]]:
     """By a process that is killed at the end."""
     program = (
-        "import sys, time; from pathlib import Path; from isentrope.transport.files import ProcessLock; "
-        "assert ProcessLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(float(sys.argv[2]))"
+        "import sys, time; from pathlib import Path; from isentrope.transport.files import"
+        " ProcessLock; assert ProcessLock(Path(sys.argv[1])).acquire(); print('held', flush=True);"
+        " time.sleep(float(sys.argv[2]))"
     )
     command = [sys.executable, "-c", program, str(lock), str(seconds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:

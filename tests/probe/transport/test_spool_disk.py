@@ -19,9 +19,18 @@ from isentrope_wire.reports import DROPPED_PARTS, DrivingToken, ScoreHistogram, 
 from tests.probe.transport.fake_telemetry import RUN, on_disk
 
 TOKEN = DrivingToken(
-    rank=0, sequence=0, position=0, token_id=1, text="t", logprob=-1.0, entropy=0.5, vocab_centered_score=0.25,
-    advantage=1.0, contribution=0.5, kept=True,
-)  # fmt: skip
+    rank=0,
+    sequence=0,
+    position=0,
+    token_id=1,
+    text="t",
+    logprob=-1.0,
+    entropy=0.5,
+    vocab_centered_score=0.25,
+    advantage=1.0,
+    contribution=0.5,
+    kept=True,
+)
 LEFT_OUT = "tokens, histograms"
 HISTOGRAM = ScoreHistogram(name="h", low=0.0, high=1.0, counts=(1, 2, 3))
 

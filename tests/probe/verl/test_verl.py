@@ -31,12 +31,25 @@ def python() -> Path:
 
 def run(python: Path, home: Path, *arguments: object, **variables: str) -> dict[str, Any]:
     """What a script of this folder prints as its results."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | {
-        "ISENTROPE_HOME": str(home), "ISENTROPE_VERL": "1", "ISENTROPE_MODE": "offline", "ISENTROPE_KERNELS": "reference",
-        "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
-        "PYTHONPATH": str(HERE), "VERL_PLATFORM": "cpu",
-        "VERL_USE_EXTERNAL_MODULES": "verl_on_cpu", "CI": "1",
-    } | variables  # fmt: skip
+    environment = (
+        {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+        | {
+            "ISENTROPE_HOME": str(home),
+            "ISENTROPE_VERL": "1",
+            "ISENTROPE_MODE": "offline",
+            "ISENTROPE_KERNELS": "reference",
+            "RANK": "0",
+            "WORLD_SIZE": "1",
+            "LOCAL_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "PYTHONPATH": str(HERE),
+            "VERL_PLATFORM": "cpu",
+            "VERL_USE_EXTERNAL_MODULES": "verl_on_cpu",
+            "CI": "1",
+        }
+        | variables
+    )
     done = subprocess.run(
         [python, *map(str, arguments)], check=False, env=environment, capture_output=True, text=True
     )

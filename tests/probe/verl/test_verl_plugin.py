@@ -74,9 +74,14 @@ def test_the_logger_reports_what_verl_logs(
     tracking.log({"critic/rewards/mean": 0.5, "actor/pg_loss": 0.25, "note": "text"}, step=3)
     tracking.finish()
     assert built[0].step == 3
-    assert {name: built[0].scalars[name] for name in ("critic/rewards/mean", "reward/mean", "actor/pg_loss")} == {
-        "critic/rewards/mean": 0.5, "reward/mean": 0.5, "actor/pg_loss": 0.25,
-    }  # fmt: skip
+    assert {
+        name: built[0].scalars[name]
+        for name in ("critic/rewards/mean", "reward/mean", "actor/pg_loss")
+    } == {
+        "critic/rewards/mean": 0.5,
+        "reward/mean": 0.5,
+        "actor/pg_loss": 0.25,
+    }
 
 
 @pytest.mark.parametrize(

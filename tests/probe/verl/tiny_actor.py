@@ -65,19 +65,30 @@ def engine_of(
         model_type="language_model",
         backend=strategy,
         model_config=HFModelConfig(
-            path=model, use_remove_padding=remove_padding, enable_gradient_checkpointing=False,
-            lora_rank=lora_rank, target_modules="all-linear",
+            path=model,
+            use_remove_padding=remove_padding,
+            enable_gradient_checkpointing=False,
+            lora_rank=lora_rank,
+            target_modules="all-linear",
             override_config={"attn_implementation": "packed" if remove_padding else "eager"},
-            use_fused_kernels=fused, fused_kernel_options={"impl_backend": "torch"},
+            use_fused_kernels=fused,
+            fused_kernel_options={"impl_backend": "torch"},
         ),
         engine_config=FSDPEngineConfig(
-            strategy=strategy, model_dtype="fp32", use_torch_compile=False, use_remove_padding=remove_padding,
-            use_fused_kernels=fused, forward_only=False, use_dynamic_bsz=False, micro_batch_size_per_gpu=4,
-            mixed_precision=mixed_precision, **settings,
+            strategy=strategy,
+            model_dtype="fp32",
+            use_torch_compile=False,
+            use_remove_padding=remove_padding,
+            use_fused_kernels=fused,
+            forward_only=False,
+            use_dynamic_bsz=False,
+            micro_batch_size_per_gpu=4,
+            mixed_precision=mixed_precision,
+            **settings,
         ),
         optimizer_config=FSDPOptimizerConfig(lr=2e-3, total_training_steps=1000),
         checkpoint_config=CheckpointConfig(),
-    )  # fmt: skip
+    )
     engine.initialize()
     return engine
 
@@ -130,10 +141,15 @@ def update(
     if spoilt:
         data["advantages"].values()[0] = torch.nan
     tu.assign_non_tensor(
-        data, use_dynamic_bsz=False, micro_batch_size_per_gpu=4, use_remove_padding=engine.use_remove_padding,
-        use_fused_kernels=engine.engine_config.use_fused_kernels, calculate_entropy=False, max_token_len_per_gpu=4096,
+        data,
+        use_dynamic_bsz=False,
+        micro_batch_size_per_gpu=4,
+        use_remove_padding=engine.use_remove_padding,
+        use_fused_kernels=engine.engine_config.use_fused_kernels,
+        calculate_entropy=False,
+        max_token_len_per_gpu=4096,
         global_batch_size=SEQUENCES * engine.get_data_parallel_size(),
-    )  # fmt: skip
+    )
     if isinstance(temperature, torch.Tensor):
         data["temperature"] = temperature
     else:

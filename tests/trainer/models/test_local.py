@@ -42,7 +42,10 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 512,
     "eos_token_id": 1,
 }
-TEMPLATE = "{% for m in messages %}<user> {{ m.content }} <turn>{% endfor %}{% if add_generation_prompt %} <answer>{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}<user> {{ m.content }} <turn>{% endfor %}{% if add_generation_prompt %}"
+    " <answer>{% endif %}"
+)
 TASK = TaskConfig(name="chain_sum", wording="question", max_tokens=12)
 
 
@@ -131,7 +134,10 @@ def test_the_command_trains_the_model_of_a_folder(
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("ISENTROPE_MODE", "offline")
     saved = save(tmp_path / "model", "llama")
-    options = "--device cpu --dtype bfloat16 --max-tokens 6 --task chain_sum --steps 1 --prompts 2 --group-size 2 --json"
+    options = (
+        "--device cpu --dtype bfloat16 --max-tokens 6 --task chain_sum --steps 1 --prompts 2"
+        " --group-size 2 --json"
+    )
     result = CliRunner().invoke(commands.train, ["--model", saved.path, *options.split()])
     assert result.exit_code == 0, result.output
     events = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]

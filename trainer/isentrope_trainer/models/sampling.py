@@ -154,9 +154,9 @@ def read_prompts(model: PreTrainedModel, prompts: Tensor, prompt_mask: Tensor) -
 def _cache_argument(model: PreTrainedModel, cache: DynamicCache) -> dict[str, DynamicCache]:
     """From transformers 5.24 on the argument has another name."""
     return {
-        "cache"
-        if "cache" in inspect.signature(model.forward).parameters
-        else "past_key_values": cache
+        (
+            "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+        ): cache
     }
 
 

@@ -73,7 +73,8 @@ class WordTokenizer:
             return [self._ids[word] for word in text.split()]
         except KeyError as missing:
             raise VocabularyError(
-                f"The vocabulary has {len(self.words)} words, {missing.args[0]!r} is not one of them."
+                f"The vocabulary has {len(self.words)} words, {missing.args[0]!r} is not one of"
+                " them."
             ) from None
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -146,8 +147,8 @@ def warm_started_policy(task: Task, policy_config: PolicyConfig, config: WarmSta
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(
-                f"The warm start is kept in {path.parent}, which can't be made ({error.strerror}). Point ISENTROPE_HOME at a "
-                "folder you can write to."
+                f"The warm start is kept in {path.parent}, which can't be made ({error.strerror})."
+                " Point ISENTROPE_HOME at a folder you can write to."
             ) from error
     if path.exists():
         policy.model.load_state_dict(load_file(path))

@@ -148,9 +148,11 @@ class Task(ABC):
 
     def _problem(self, entry: Mapping[str, Any]) -> Problem:
         return Problem(
-            self.problem_words(entry)
-            if self._config.wording == "words"
-            else entry["question"].strip(),
+            (
+                self.problem_words(entry)
+                if self._config.wording == "words"
+                else entry["question"].strip()
+            ),
             entry,
         )
 

@@ -48,8 +48,10 @@ LANGUAGE_MODEL = "beyond-llm"
 @click.option(
     "--llm",
     is_flag=True,
-    help="The chapter on a real language model, SmolLM2-135M-Instruct under TRL, loaded once (extra llm). By default one run at a "
-    "time, on two cores.",
+    help=(
+        "The chapter on a real language model, SmolLM2-135M-Instruct under TRL, loaded once (extra"
+        " llm). By default one run at a time, on two cores."
+    ),
 )
 @click.option(
     "--ray",
@@ -237,8 +239,10 @@ def _show_plan(
         seconds = sum(one.planned_seconds for one in new)
         total += seconds
         click.echo(
-            f"{figure.name:14} {len(runs):4} runs, {len(new):4} to make, {tqdm.format_interval(seconds):>8} of a core  {figure.number}: {figure.title}"
+            f"{figure.name:14} {len(runs):4} runs, {len(new):4} to make,"
+            f" {tqdm.format_interval(seconds):>8} of a core  {figure.number}: {figure.title}"
         )
     click.echo(
-        f"{len(seen)} runs with {len(plan.seeds)} seeds; about {tqdm.format_interval(total / workers)} with {workers} at a time."
+        f"{len(seen)} runs with {len(plan.seeds)} seeds; about"
+        f" {tqdm.format_interval(total / workers)} with {workers} at a time."
     )

@@ -111,9 +111,15 @@ def course(
     values = np.array([smoothed(run.series(metric)[:length], smooth) for run in runs])
     steps, as_look = runs[0].steps[:length], look(index)
     axes.plot(
-        steps, values.mean(axis=0), color=as_look.color, linestyle=as_look.dash, label=label, marker=as_look.marker,
-        markersize=3.5, markevery=(length // 12 * (1 + index % 3) // 3, max(length // 4, 1)),
-    )  # fmt: skip
+        steps,
+        values.mean(axis=0),
+        color=as_look.color,
+        linestyle=as_look.dash,
+        label=label,
+        marker=as_look.marker,
+        markersize=3.5,
+        markevery=(length // 12 * (1 + index % 3) // 3, max(length // 4, 1)),
+    )
     if len(runs) > 1:
         axes.fill_between(
             steps,
@@ -168,9 +174,16 @@ def against(
     means = [float(np.mean(of_seeds)) for of_seeds in values]
     spreads = [float(np.std(of_seeds, ddof=1)) if len(of_seeds) > 1 else 0.0 for of_seeds in values]
     axes.errorbar(
-        positions, means, yerr=spreads, color=as_look.color, linestyle=as_look.dash, marker=as_look.marker, markersize=4,
-        capsize=2, label=label,
-    )  # fmt: skip
+        positions,
+        means,
+        yerr=spreads,
+        color=as_look.color,
+        linestyle=as_look.dash,
+        marker=as_look.marker,
+        markersize=4,
+        capsize=2,
+        label=label,
+    )
 
 
 def bars(

@@ -103,7 +103,10 @@ def trend(
     rank_correlation = float(
         np.mean([stats.spearmanr(np.sort(positions), row).statistic for row in table])
     )
-    ends = f"{spread(list(table[:, 0]))} to {spread(list(table[:, -1]), unit)}, rank correlation {rank_correlation:+.2f}"
+    ends = (
+        f"{spread(list(table[:, 0]))} to {spread(list(table[:, -1]), unit)}, rank correlation"
+        f" {rank_correlation:+.2f}"
+    )
     signed = rank_correlation if rising else -rank_correlation
     if len(table) < 2:
         return Check(

@@ -31,8 +31,12 @@ from isentrope_wire.errors import IsentropeError
 from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
 
 PAPERS = {
-    "dynamics": "2602.03392, On the Entropy Dynamics in Reinforcement Fine-Tuning of Large Language Models",
-    "mechanism": "2505.22617, The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models",
+    "dynamics": (
+        "2602.03392, On the Entropy Dynamics in Reinforcement Fine-Tuning of Large Language Models"
+    ),
+    "mechanism": (
+        "2505.22617, The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models"
+    ),
     "beyond": "",
 }
 """Folder -> number on arXiv and title; of what neither paper shows, nothing. The names of a

@@ -85,8 +85,10 @@ def _columns_of(alert: wire.Alert) -> dict[str, Any]:
         "kind": alert.kind[:_LONGEST_KIND],
         "level": str(alert.level),
         "message": alert.message[:_LONGEST_MESSAGE],
-        "evidence": _numbers(alert.evidence)
-        | {name: text[:NAME_CHARACTERS] for name, text in alert.words.items()},
+        "evidence": (
+            _numbers(alert.evidence)
+            | {name: text[:NAME_CHARACTERS] for name, text in alert.words.items()}
+        ),
         "cause": None if alert.cause is None else _cause(alert.cause),
         "suggestion": None if alert.suggestion is None else alert.suggestion.to_document(),
     }

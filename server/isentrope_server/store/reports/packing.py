@@ -132,7 +132,8 @@ def replace_by(connection: Connection, row: JoinedRow) -> None:
     taken = connection.execute(delete(records).where(of_run, of_stream, inside, _LOOSE)).rowcount
     if taken != len(row.replaces):
         raise RowsOvertaken(
-            f"{len(row.replaces)} rows of run {row.run_key} were joined, {taken} are left to replace."
+            f"{len(row.replaces)} rows of run {row.run_key} were joined, {taken} are left to"
+            " replace."
         )
     ((_, layout_key),) = rows.intern(connection, row.run_key, [row.layout]).items()
     rows.insert_rows(

@@ -84,8 +84,8 @@ class Alarms(Figure):
     number = "Alarms"
     title = "lead time and false alarms"
     claim = (
-        "An alarm about a collapse is raised before half of the entropy is gone, and hardly ever in a run whose entropy stays, "
-        "in runs of many methods and models that it was not tuned for."
+        "An alarm about a collapse is raised before half of the entropy is gone, and hardly ever in"
+        " a run whose entropy stays, in runs of many methods and models that it was not tuned for."
     )
 
     label = "run"
@@ -145,14 +145,19 @@ class Alarms(Figure):
             Check(
                 statement="nine of ten collapses are announced before half of the entropy is gone",
                 holds=bool(collapsed) and in_time / len(collapsed) >= IN_TIME,
-                number=f"{in_time} of {len(collapsed)}, median lead {np.median(leads):.0f} steps"
-                if leads
-                else f"{in_time} of {len(collapsed)}",
+                number=(
+                    f"{in_time} of {len(collapsed)}, median lead {np.median(leads):.0f} steps"
+                    if leads
+                    else f"{in_time} of {len(collapsed)}"
+                ),
                 test=_binomial(in_time, len(collapsed)),
                 reason="In fast collapses half is gone within a few steps of the early level.",
             ),
             Check(
-                statement="in runs whose entropy stays alarms are not shown to be more frequent than one in twenty",
+                statement=(
+                    "in runs whose entropy stays alarms are not shown to be more frequent than one"
+                    " in twenty"
+                ),
                 holds=bool(healthy)
                 and float(
                     stats.binomtest(false, len(healthy), MOST_FALSE, alternative="greater").pvalue
@@ -160,7 +165,10 @@ class Alarms(Figure):
                 >= LEVEL,
                 number=f"{false} of {len(healthy)}",
                 test=_binomial(false, len(healthy)),
-                reason="The mean entropy of small batches scatters, and some runs fall first and recover.",
+                reason=(
+                    "The mean entropy of small batches scatters, and some runs fall first and"
+                    " recover."
+                ),
             ),
         ]
         return [check for check in checks if check.test != NO_SUCH_RUN]
@@ -173,4 +181,7 @@ def _binomial(hits: int, of: int) -> str:
     if not of:
         return NO_SUCH_RUN
     interval = stats.binomtest(hits, of).proportion_ci(0.9)
-    return f"share {hits / of:.2f}, 90 % interval {interval.low:.2f} to {interval.high:.2f} (binomial), {of} runs"
+    return (
+        f"share {hits / of:.2f}, 90 % interval {interval.low:.2f} to {interval.high:.2f}"
+        f" (binomial), {of} runs"
+    )

@@ -117,10 +117,13 @@ class Forecasts(Figure):
     number = "Forecasts"
     title = "the next fifty steps, forecast and come"
     claim = (
-        'In runs that fall the forecast\'s error is at most half of that of "nothing changes", in others it is not larger, and the '
-        "90 % band holds as often as it promises."
+        'In runs that fall the forecast\'s error is at most half of that of "nothing changes", in'
+        " others it is not larger, and the 90 % band holds as often as it promises."
     )
-    chosen_late = "The fading and the errors that count before a run has own ones were fixed on runs of seed 0, these among them."
+    chosen_late = (
+        "The fading and the errors that count before a run has own ones were fixed on runs of seed"
+        " 0, these among them."
+    )
 
     label = "run"
     partial = True
@@ -188,12 +191,20 @@ class Forecasts(Figure):
                 error, nothing, line, _ = np.mean(of_kind, axis=0)
                 checks.append(
                     Check(
-                        statement=f"{horizon} steps ahead, {words}: at most {most:g} of the error of nothing changes",
+                        statement=(
+                            f"{horizon} steps ahead, {words}: at most {most:g} of the error of"
+                            " nothing changes"
+                        ),
                         holds=bool(error <= most * nothing),
-                        number=f"{error / nothing:.2f}: {error:.3f} of the early level, nothing changes {nothing:.3f}, "
-                        f"the straight line {line:.3f}",
+                        number=(
+                            f"{error / nothing:.2f}: {error:.3f} of the early level, nothing"
+                            f" changes {nothing:.3f}, the straight line {line:.3f}"
+                        ),
                         test=f"means over {len(of_kind)} runs",
-                        reason="A mean of five steps scatters nearly as much as twenty steps move it, and what rises turns soon.",
+                        reason=(
+                            "A mean of five steps scatters nearly as much as twenty steps move it,"
+                            " and what rises turns soon."
+                        ),
                     )
                 )
             covered = [one.covered for _, one in found]
@@ -203,7 +214,10 @@ class Forecasts(Figure):
                     holds=bool(covered) and bool(LEAST <= np.mean(covered) <= MOST),
                     number=f"{np.mean(covered):.3f}",
                     test=f"mean over {len(covered)} runs",
-                    reason="Before a run has errors of its own those of other runs count, and most runs are calmer.",
+                    reason=(
+                        "Before a run has errors of its own those of other runs count, and most"
+                        " runs are calmer."
+                    ),
                 )
             )
         return checks

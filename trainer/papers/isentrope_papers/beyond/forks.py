@@ -59,12 +59,13 @@ class Forks(Figure):
     number = "Forks"
     title = "a control as it was promised and as it came, from one state"
     claim = (
-        "What the preview of a control promises to add to the entropy's pace is what it adds, beside a run that goes on without it "
-        "from the same state, and the verdict after twenty steps says whether it helped."
+        "What the preview of a control promises to add to the entropy's pace is what it adds,"
+        " beside a run that goes on without it from the same state, and the verdict after twenty"
+        " steps says whether it helped."
     )
     chosen_late = (
-        "How long an effect lasts, and how much the entropy moves for a nat on own tokens (0.75 before the run shows it), were "
-        "fixed on such forks."
+        "How long an effect lasts, and how much the entropy moves for a nat on own tokens (0.75"
+        " before the run shows it), were fixed on such forks."
     )
 
     label = "control"
@@ -143,7 +144,10 @@ class Forks(Figure):
         decided = [one for one in forks if one.verdict is not None]
         agree = sum(one.verdict == one.helped for one in decided)
         test = f"{len(shown)} forks, r = {pearson(promised, came):.2f}"
-        noise = "What came is the gap between two runs, a mean of eleven steps: noise alone makes it a fifth of what a run moves by then."
+        noise = (
+            "What came is the gap between two runs, a mean of eleven steps: noise alone makes it a"
+            " fifth of what a run moves by then."
+        )
         return [
             Check(
                 statement="the sign is right in 95 %",
@@ -163,13 +167,19 @@ class Forks(Figure):
                 holds=0.9 <= ratio <= 1.1,
                 number=f"{ratio:.3f}",
                 test=f"{test}, least squares through 0",
-                reason="Under a control the scores change: large effects get larger as the entropy rises.",
+                reason=(
+                    "Under a control the scores change: large effects get larger as the entropy"
+                    " rises."
+                ),
             ),
             Check(
                 statement="the verdict agrees in nine of ten",
                 holds=bool(decided) and agree >= 0.9 * len(decided),
                 number=f"{agree} of {len(decided)}, {len(forks) - len(decided)} undecided",
-                test="against the share that is left of the pace without the control, at most half or not",
+                test=(
+                    "against the share that is left of the pace without the control, at most half"
+                    " or not"
+                ),
                 reason=noise,
             ),
         ]

@@ -46,8 +46,9 @@ class Hold(Figure):
     number = "Hold"
     title = "a held entropy against fixed thresholds and the adaptive bonus"
     claim = (
-        "Thresholds chosen at each step from the calibrated prediction hold the entropy at a target, more closely than the "
-        "adaptive entropy bonus, and cost no reward against fixed thresholds."
+        "Thresholds chosen at each step from the calibrated prediction hold the entropy at a"
+        " target, more closely than the adaptive entropy bonus, and cost no reward against fixed"
+        " thresholds."
     )
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
@@ -144,14 +145,18 @@ class Hold(Figure):
                         adaptive,
                         held,
                         unit="of the target",
-                        reason="Once its coefficient has settled, the bonus holds a target near the entropy's own course too.",
+                        reason=(
+                            "Once its coefficient has settled, the bonus holds a target near the"
+                            " entropy's own course too."
+                        ),
                     )
                 )
             best_runs = found[f"Clip_V µ = {best:g}"]
             rewards = paired(found[_hold(share)], best_runs, lambda run: run.end(REWARD_MEAN, 20))
             checks.append(
                 higher(
-                    f"{_hold(share)}: its reward is above nine tenths of that under the best fixed threshold",
+                    f"{_hold(share)}: its reward is above nine tenths of that under the best fixed"
+                    " threshold",
                     rewards[0],
                     [0.9 * reward for reward in rewards[1]],
                     unit="(the second times 0.9)",

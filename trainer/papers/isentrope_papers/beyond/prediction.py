@@ -129,13 +129,14 @@ class Prediction(Figure):
     number = "Prediction"
     title = "predicted change of a step, and what it did to fresh completions, by algorithm"
     claim = (
-        "The entropy's gradient times the optimiser's step predicts the change of the entropy on fresh completions, whose "
-        "prompts and tokens neither the updates nor the prediction saw, for every algorithm, on- and off-policy; "
-        "its 90 % interval holds as often as it promises, and the changes of unseen tokens add up to the course."
+        "The entropy's gradient times the optimiser's step predicts the change of the entropy on"
+        " fresh completions, whose prompts and tokens neither the updates nor the prediction saw,"
+        " for every algorithm, on- and off-policy; its 90 % interval holds as often as it promises,"
+        " and the changes of unseen tokens add up to the course."
     )
     chosen_late = (
-        "PRIME's reward model learns at a tenth of the policy's rate; at the same rate, chosen first, its rewards were exploited and "
-        "right answers were gone within 30 steps."
+        "PRIME's reward model learns at a tenth of the policy's rate; at the same rate, chosen"
+        " first, its rewards were exploited and right answers were gone within 30 steps."
     )
 
     label = "setting"
@@ -183,7 +184,8 @@ class Prediction(Figure):
         }
         checks = [
             higher(
-                f"{label}: the coupled prediction goes with the fresh change more closely than the theory's",
+                f"{label}: the coupled prediction goes with the fresh change more closely than the"
+                " theory's",
                 [one.fresh for one in of_seeds],
                 [one.theory for one in of_seeds],
             )

@@ -73,8 +73,9 @@ class LanguageModel(Figure):
     number = "SmolLM2"
     title = "a language model of 135 million parameters under TRL"
     claim = (
-        "SmolLM2-135M-Instruct under TRL's GRPO (48 steps of 3 prompts × 8 completions, learning rate 2.5e-5) loses nine tenths of its "
-        "entropy, what a step changes is predicted before it, and each intervention keeps more entropy without losing reward."
+        "SmolLM2-135M-Instruct under TRL's GRPO (48 steps of 3 prompts × 8 completions, learning"
+        " rate 2.5e-5) loses nine tenths of its entropy, what a step changes is predicted before"
+        " it, and each intervention keeps more entropy without losing reward."
     )
 
     partial = True

@@ -58,8 +58,8 @@ class Centring(_OnPolicy):
     number = "Fig. 3"
     title = "batch means of S* and of S_c"
     claim = (
-        "On-policy the centred score S_c = S* − E[S] has mean 0 over the tokens of a batch (Corollaries 1 and 2), while S* "
-        "itself has not: with and without clipping."
+        "On-policy the centred score S_c = S* − E[S] has mean 0 over the tokens of a batch"
+        " (Corollaries 1 and 2), while S* itself has not: with and without clipping."
     )
 
     def draw(self, results: Results) -> Picture:
@@ -96,7 +96,10 @@ class Centring(_OnPolicy):
                     [_size(run, metrics.SCORE_DISCRIMINATOR_MEAN) for run in runs],
                     [10 * _size(run, metrics.SCORE_VOCAB_CENTERED_MEAN) for run in runs],
                     unit="nats (the second times ten)",
-                    reason="With few tokens a batch the mean of S_c scatters about 0 by its standard error.",
+                    reason=(
+                        "With few tokens a batch the mean of S_c scatters about 0 by its standard"
+                        " error."
+                    ),
                 ),
                 check_at_least(
                     f"{label}: mean S_c lies within 2 standard errors of 0 in nine of ten steps",
@@ -114,8 +117,9 @@ class BatchCovariance(_OnPolicy):
     number = "Fig. 5"
     title = "−Cov_B(A, S_c) of a batch and the change of the entropy"
     claim = (
-        "Over training −Cov_B(A, S_c) is mostly negative, so that a batch pushes the entropy down, and it goes with the change "
-        "that is observed (Corollary 4); clipping takes the negative side away."
+        "Over training −Cov_B(A, S_c) is mostly negative, so that a batch pushes the entropy down,"
+        " and it goes with the change that is observed (Corollary 4); clipping takes the negative"
+        " side away."
     )
     chosen_late = LATE
 
@@ -201,10 +205,13 @@ class BatchCovariance(_OnPolicy):
                     (averaged(pushed(run)), run.series(metrics.ENTROPY_OBSERVED_CHANGE))
                     for run in found[GRPO]
                 ],
-                reason="A batch of 512 short completions says little about the change of the policy.",
+                reason=(
+                    "A batch of 512 short completions says little about the change of the policy."
+                ),
             ),
             higher(
-                "Clip_V at µ = 1: −Cov_B of the tokens that it keeps is nearer to 0 than GRPO's, mean of the steps",
+                "Clip_V at µ = 1: −Cov_B of the tokens that it keeps is nearer to 0 than GRPO's,"
+                " mean of the steps",
                 *paired(found[CLIP_V], found[GRPO], lambda run: float(np.nanmean(kept(run)))),
                 unit="nats",
             ),
@@ -216,8 +223,9 @@ class OffPolicy(Figure):
     number = "App. D"
     title = "several updates of one batch"
     claim = (
-        "Off-policy the ratio-weighted score r S_c takes the place of S_c: its batch mean is 0 (Corollary 2.1), its covariance "
-        "with the advantage goes with the entropy's change (Corollaries 3.1 and 4.1), and clipping acts as on-policy."
+        "Off-policy the ratio-weighted score r S_c takes the place of S_c: its batch mean is 0"
+        " (Corollary 2.1), its covariance with the advantage goes with the entropy's change"
+        " (Corollaries 3.1 and 4.1), and clipping acts as on-policy."
     )
     chosen_late = LATE
 

@@ -32,8 +32,9 @@ class Thresholds(Figure):
     number = "Fig. 2 a-d"
     title = "clip fraction and entropy against µ"
     claim = (
-        "The smaller the threshold µ of Clip_B and Clip_V, the more tokens are clipped and the more entropy remains; "
-        "a small share of clipped tokens is enough to change the course of the entropy."
+        "The smaller the threshold µ of Clip_B and Clip_V, the more tokens are clipped and the more"
+        " entropy remains; a small share of clipped tokens is enough to change the course of the"
+        " entropy."
     )
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
@@ -102,17 +103,34 @@ class Thresholds(Figure):
             fractions = group_by_seed(of_thresholds.values(), lambda run: run.mean(CLIP_FRACTION))
             ends = group_by_seed(of_thresholds.values(), lambda run: run.end(ENTROPY_MEAN))
             checks += [
-                trend(f"{label}: fewer tokens are clipped as µ grows", THRESHOLDS, fractions, rising=False, unit="of tokens", reason=reason),
-                trend(f"{label}: less entropy remains as µ grows", THRESHOLDS, ends, rising=False, unit="nats", reason=reason),
+                trend(
+                    f"{label}: fewer tokens are clipped as µ grows",
+                    THRESHOLDS,
+                    fractions,
+                    rising=False,
+                    unit="of tokens",
+                    reason=reason,
+                ),
+                trend(
+                    f"{label}: less entropy remains as µ grows",
+                    THRESHOLDS,
+                    ends,
+                    rising=False,
+                    unit="nats",
+                    reason=reason,
+                ),
                 ends_above(f"{label} at µ = 1 ends above {BASELINE}", of_thresholds[1.0], baseline),
                 check_at_most(
                     f"{label} at µ = 1 clips less than a quarter of the tokens",
                     [run.mean(CLIP_FRACTION) for run in of_thresholds[1.0]],
                     0.25,
                     unit="of tokens",
-                    reason="Of scores that scatter as a normal distribution does, a third lies more than one deviation away.",
+                    reason=(
+                        "Of scores that scatter as a normal distribution does, a third lies more"
+                        " than one deviation away."
+                    ),
                 ),
-            ]  # fmt: skip
+            ]
         return checks
 
 
@@ -127,8 +145,8 @@ class Models(Figure):
     number = "Fig. 6-8"
     title = "models of three sizes, and the gradient's norm"
     claim = (
-        "Clipping by the discriminator keeps more entropy in models of every size, and training stays stable: the gradient's "
-        "norm has no larger spikes than without."
+        "Clipping by the discriminator keeps more entropy in models of every size, and training"
+        " stays stable: the gradient's norm has no larger spikes than without."
     )
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
@@ -180,7 +198,8 @@ class Models(Figure):
                     reason="The difference is large, but so is its scatter over seeds.",
                 ),
                 check_at_most(
-                    f"{size}: Clip_V's gradient norm has no larger spikes (99 % quantile over median, ratio below 1.25)",
+                    f"{size}: Clip_V's gradient norm has no larger spikes (99 % quantile over"
+                    " median, ratio below 1.25)",
                     [one / other for one, other in zip(clipped, plain, strict=True)],
                     1.25,
                     reason="A norm of few tokens: spikes of single batches decide the quantile.",

@@ -23,8 +23,9 @@ class MaskedSigns(Figure):
     number = "Fig. 1 a-d"
     title = "masking tokens by the sign of S*"
     claim = (
-        "On positive samples the tokens with S* > 0 lower the entropy and those with S* < 0 raise it, on negative samples "
-        "the other way round: leaving one kind out moves the entropy to the other side."
+        "On positive samples the tokens with S* > 0 lower the entropy and those with S* < 0 raise"
+        " it, on negative samples the other way round: leaving one kind out moves the entropy to"
+        " the other side."
     )
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
@@ -58,8 +59,8 @@ class MaskedSigns(Figure):
         found = self.finished(results)
         checks = []
         reason = (
-            "Leaving tokens out changes what is learned, too, and the answers then sampled; and to first order the "
-            "change has the sign of S* − E[S], not of S*."
+            "Leaving tokens out changes what is learned, too, and the answers then sampled; and to"
+            " first order the change has the sign of S* − E[S], not of S*."
         )
         for scope, raises, lowers in (
             ("positive", "positive", "negative"),

@@ -59,8 +59,8 @@ class Tables(Figure):
     number = "Tables 1-4"
     title = "Avg@K and Pass@K of every method"
     claim = (
-        "At the same budget Clip_B and Clip_V end with a higher Avg@K and Pass@K on held-out problems than plain GRPO and PPO, "
-        "and at least as high as other methods against collapse."
+        "At the same budget Clip_B and Clip_V end with a higher Avg@K and Pass@K on held-out"
+        " problems than plain GRPO and PPO, and at least as high as other methods against collapse."
     )
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
@@ -99,8 +99,9 @@ class Tables(Figure):
     def checks(self, results: Results) -> list[Check]:
         found = self.finished(results)
         reason = (
-            "A short task whose answers a million parameters can learn: what exploration finds late counts for less than what is "
-            "learned early, and entropy that is kept costs sampled answers."
+            "A short task whose answers a million parameters can learn: what exploration finds late"
+            " counts for less than what is learned early, and entropy that is kept costs sampled"
+            " answers."
         )
         checks = []
         for base in ("GRPO", "PPO"):
@@ -142,8 +143,9 @@ class PassRates(Figure):
     number = "Fig. 4"
     title = "pass rates of held-out problems"
     claim = (
-        "Training moves problems to both ends of the pass rate; with Clip_B or Clip_V fewer held-out problems are left that no "
-        "sample solves, and fewer that every sample solves, than with GRPO."
+        "Training moves problems to both ends of the pass rate; with Clip_B or Clip_V fewer"
+        " held-out problems are left that no sample solves, and fewer that every sample solves,"
+        " than with GRPO."
     )
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
@@ -167,9 +169,17 @@ class PassRates(Figure):
             places = np.arange(len(PASS_RATE_BINS)) + (index - (len(groups) - 1) / 2) * width
             errors = shares.std(axis=0, ddof=1) if len(runs) > 1 else None
             axes.bar(
-                places, shares.mean(axis=0), width, yerr=errors, label=label, color=look(index).color, alpha=0.6,
-                hatch=hatches[index], edgecolor="white", error_kw={"linewidth": 0.8},
-            )  # fmt: skip
+                places,
+                shares.mean(axis=0),
+                width,
+                yerr=errors,
+                label=label,
+                color=look(index).color,
+                alpha=0.6,
+                hatch=hatches[index],
+                edgecolor="white",
+                error_kw={"linewidth": 0.8},
+            )
         axes.set_xticks(range(len(PASS_RATE_BINS)), [f"{name} %" for name in PASS_RATE_BINS])
         axes.set(xlabel="pass rate of a problem", ylabel="% of held-out problems")
         axes.legend()

@@ -127,9 +127,10 @@ class SingleUpdates(Figure):
     number = "Theorems 1 and 2"
     title = "the entropy change of single updates"
     claim = (
-        "To first order, moving the logit of token k by ε changes the entropy by −ε S*, S* = p (H + log p), a policy-gradient "
-        "step of strength α on it by −α (S* − E[S]), and the expected one by −α Cov_p(A, S_c) over the vocabulary. Any change of the "
-        "logits does so by −Cov_p(log p, Δz) (2505.22617, Lemma 1)."
+        "To first order, moving the logit of token k by ε changes the entropy by −ε S*, S* = p (H +"
+        " log p), a policy-gradient step of strength α on it by −α (S* − E[S]), and the expected"
+        " one by −α Cov_p(A, S_c) over the vocabulary. Any change of the logits does so by"
+        " −Cov_p(log p, Δz) (2505.22617, Lemma 1)."
     )
     chosen_late = "The size of the network's updates."
 
@@ -139,9 +140,14 @@ class SingleUpdates(Figure):
             errors = np.array([tabular(seed)[name] for seed in results.plan.seeds])
             style = look(index)
             left.loglog(
-                STEPS, errors.mean(axis=0), color=style.color, linestyle=style.dash, marker=style.marker, markersize=4,
+                STEPS,
+                errors.mean(axis=0),
+                color=style.color,
+                linestyle=style.dash,
+                marker=style.marker,
+                markersize=4,
                 label=f"{name} ({theorem})",
-            )  # fmt: skip
+            )
         left.set(
             xlabel="size of the update", ylabel="error of the first order,\nshare of the change"
         )
@@ -216,10 +222,13 @@ class SingleUpdates(Figure):
         )
         checks.append(
             correlated(
-                "network: Lemma 1 with the change of its own logits goes with the change of the entropy, by rank",
+                "network: Lemma 1 with the change of its own logits goes with the change of the"
+                " entropy, by rank",
                 [(stats.rankdata(one.of_logits), stats.rankdata(one.observed)) for one in found],
                 bound=0.9,
-                reason="An update on an improbable token moves the logits far beyond the first order.",
+                reason=(
+                    "An update on an improbable token moves the logits far beyond the first order."
+                ),
             )
         )
         agreement = [
@@ -244,7 +253,12 @@ def _first_order(statement: str, errors: list[list[float]]) -> Check:
     return Check(
         statement=statement,
         holds=all(abs(slope - 1) < 0.1 for slope in slopes),
-        number=f"{max(smallest):.1e} of the change at updates of {STEPS[-1]:g}; slope {spread(slopes)}",
-        test=f"slope of log error over log size within 0.1 of 1, r ≥ {straight:.3f}, {len(slopes)} seeds",
+        number=(
+            f"{max(smallest):.1e} of the change at updates of {STEPS[-1]:g}; slope {spread(slopes)}"
+        ),
+        test=(
+            f"slope of log error over log size within 0.1 of 1, r ≥ {straight:.3f}, {len(slopes)}"
+            " seeds"
+        ),
         reason="",
     )

@@ -91,8 +91,9 @@ class Fit(Figure):
     number = "Fig. 3-5, 14"
     title = "reward against entropy"
     claim = (
-        "Without an intervention reward and entropy lie on one curve R = -a exp(H) + b with a > 0; fitted to the first 15 % of a "
-        "run, it forecasts the rest from the entropy, with an error of about 1 %."
+        "Without an intervention reward and entropy lie on one curve R = -a exp(H) + b with a > 0;"
+        " fitted to the first 15 % of a run, it forecasts the rest from the entropy, with an error"
+        " of about 1 %."
     )
     label = "task"
 
@@ -168,7 +169,10 @@ class Fit(Figure):
                     [curve.r_squared for curve in curves],
                     0.8,
                     unit="R²",
-                    reason="Held-out rewards are means of few answers, and their noise is not the curve's.",
+                    reason=(
+                        "Held-out rewards are means of few answers, and their noise is not the"
+                        " curve's."
+                    ),
                 ),
                 check_at_least(f"{label}: a is above 0", [curve.a for curve in curves], 0.0),
                 higher(
@@ -176,7 +180,10 @@ class Fit(Figure):
                     [carried for _, carried in errors],
                     [error for error, _ in errors],
                     unit="RMSE",
-                    reason="The first 15 % span so little of the entropy that a and b are hardly determined.",
+                    reason=(
+                        "The first 15 % span so little of the entropy that a and b are hardly"
+                        " determined."
+                    ),
                 ),
             ]
         return checks
@@ -186,10 +193,13 @@ class AlgorithmsShareACurve(Figure):
     name = "mechanism-6"
     number = "Fig. 6"
     title = "the curve across algorithms"
-    claim = "GRPO, RLOO and PRIME have the same coefficients a and b: how entropy is traded for reward is the model's and the data's."
+    claim = (
+        "GRPO, RLOO and PRIME have the same coefficients a and b: how entropy is traded for reward"
+        " is the model's and the data's."
+    )
     chosen_late = (
-        "PRIME's reward model learns at a tenth of the policy's rate; at the same rate, chosen first, its rewards were exploited and "
-        "right answers were gone within 30 steps."
+        "PRIME's reward model learns at a tenth of the policy's rate; at the same rate, chosen"
+        " first, its rewards were exploited and right answers were gone within 30 steps."
     )
     label = "algorithm"
 
@@ -239,7 +249,10 @@ class AlgorithmsShareACurve(Figure):
         of_seeds = group_by_seed(self.finished(results).values(), lambda run: run)
         pooled = [fitted(*_points(runs)).r_squared for runs in of_seeds]
         apart = [_apart(runs) for runs in of_seeds]
-        reason = "Another advantage reaches the same entropy with other answers here, where runs are short and noisy."
+        reason = (
+            "Another advantage reaches the same entropy with other answers here, where runs are"
+            " short and noisy."
+        )
         return [
             check_at_least(
                 "one curve through all the algorithms of a seed explains most of their rewards",
@@ -278,7 +291,10 @@ class Sizes(Figure):
     name = "mechanism-7"
     number = "Fig. 7"
     title = "the curve against the model's size"
-    claim = "Within a family a and b are linear in the logarithm of the number of parameters, so that small models forecast large ones."
+    claim = (
+        "Within a family a and b are linear in the logarithm of the number of parameters, so that"
+        " small models forecast large ones."
+    )
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         return {size: plan.run(policy=policy) for size, policy in SIZES.items()}
@@ -325,7 +341,10 @@ class Sizes(Figure):
             group_by_seed(runs, lambda run: curve_of(run).a),
             group_by_seed(runs, lambda run: curve_of(run).ceiling),
         )
-        reason = "Each size has a warm start of its own, and its share of right answers moves the curve more than the size."
+        reason = (
+            "Each size has a warm start of its own, and its share of right answers moves the curve"
+            " more than the size."
+        )
         return [
             *(
                 correlated(

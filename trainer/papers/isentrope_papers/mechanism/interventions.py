@@ -42,8 +42,9 @@ class Regularisers(Figure):
     number = "Fig. 9 and 10"
     title = "an entropy bonus, and a KL term to the reference"
     claim = (
-        "An entropy bonus is sensitive to its coefficient: a small one changes little, a larger one makes the entropy explode; a KL "
-        "term keeps the entropy up, but not the reward. Neither beats the run without."
+        "An entropy bonus is sensitive to its coefficient: a small one changes little, a larger one"
+        " makes the entropy explode; a KL term keeps the entropy up, but not the reward. Neither"
+        " beats the run without."
     )
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
@@ -103,7 +104,10 @@ class Regularisers(Figure):
                 [row[-1] for row in bonus],
                 starts,
                 unit="nats",
-                reason="These runs are short, and rewards hold the entropy down as long as there is something to learn.",
+                reason=(
+                    "These runs are short, and rewards hold the entropy down as long as there is"
+                    " something to learn."
+                ),
             ),
             trend(
                 "the larger the KL term, the higher the entropy ends",
@@ -139,7 +143,10 @@ class CovarianceControl(Figure):
     name = "mechanism-11"
     number = "Fig. 11, Table 2"
     title = "Clip-Cov and KL-Cov"
-    claim = "Restricting the few tokens of the highest covariance keeps the entropy up and ends at a higher reward than GRPO and clip-higher."
+    claim = (
+        "Restricting the few tokens of the highest covariance keeps the entropy up and ends at a"
+        " higher reward than GRPO and clip-higher."
+    )
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         return {
@@ -172,7 +179,10 @@ class CovarianceControl(Figure):
 
     def checks(self, results: Results) -> list[Check]:
         found = self.finished(results)
-        short = "In so few steps GRPO does not yet run out of entropy, so that what is kept is not yet worth reward."
+        short = (
+            "In so few steps GRPO does not yet run out of entropy, so that what is kept is not yet"
+            " worth reward."
+        )
         checks = []
         for method in (CLIP_COV, KL_COV):
             answers = paired(found[method], found[BASELINE], lambda run: run.end(EVAL_AVG_AT_K, 1))
@@ -189,7 +199,10 @@ class CovarianceKnobs(Figure):
     name = "mechanism-12"
     number = "Fig. 12 and 13"
     title = "shares and coefficients of Clip-Cov and KL-Cov"
-    claim = "The share of restricted tokens and the coefficient set the entropy: the more is restricted, the higher it is."
+    claim = (
+        "The share of restricted tokens and the coefficient set the entropy: the more is"
+        " restricted, the higher it is."
+    )
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         def run(control: dict[str, object]) -> RunSettings:

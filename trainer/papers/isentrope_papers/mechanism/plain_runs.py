@@ -75,8 +75,8 @@ class Consumption(_OfPlainRuns):
     number = "Fig. 2"
     title = "entropy lost and reward gained over the training"
     claim = (
-        "Most of the entropy is lost, and most of the reward gained, early: 73 % and 76 % in the first twelfth of the "
-        "training, over nine tenths of both in the first third."
+        "Most of the entropy is lost, and most of the reward gained, early: 73 % and 76 % in the"
+        " first twelfth of the training, over nine tenths of both in the first third."
     )
 
     def draw(self, results: Results) -> Picture:
@@ -88,9 +88,12 @@ class Consumption(_OfPlainRuns):
             for index, run in enumerate(runs):
                 as_look = look(index)
                 panel.plot(
-                    run.steps, smoothed(run.series(metric), SHARE_SMOOTHED), color=as_look.color, linestyle=as_look.dash,
+                    run.steps,
+                    smoothed(run.series(metric), SHARE_SMOOTHED),
+                    color=as_look.color,
+                    linestyle=as_look.dash,
                     label=f"seed {run.seed}",
-                )  # fmt: skip
+                )
             for place, name in ((TWELFTH, "1/12"), (THIRD, "1/3")):
                 panel.axvline(
                     place * runs[0].steps[-1], color="#777777", linewidth=0.8, linestyle=":"
@@ -114,10 +117,14 @@ class Consumption(_OfPlainRuns):
 
     def checks(self, results: Results) -> list[Check]:
         runs = self.plain(results)
-        shorter = "These runs end long before the entropy is used up, so that less of the whole lies at their beginning."
+        shorter = (
+            "These runs end long before the entropy is used up, so that less of the whole lies at"
+            " their beginning."
+        )
         early = [
             check_at_least(
-                f"more than half of the {label.split()[0]} is {label.split()[1]} in the first third",
+                f"more than half of the {label.split()[0]} is {label.split()[1]} in the first"
+                " third",
                 [share_at(run, metric, THIRD) for run in runs],
                 0.5,
                 unit="of the whole",
@@ -150,7 +157,10 @@ class TopShares(_OfPlainRuns):
     name = "mechanism-table-1"
     number = "Table 1"
     title = "covariance of the top tokens"
-    claim = "A few tokens have covariances far above the mean: the top 0.2 % hundreds of times as much as all tokens."
+    claim = (
+        "A few tokens have covariances far above the mean: the top 0.2 % hundreds of times as much"
+        " as all tokens."
+    )
 
     def draw(self, results: Results) -> Picture:
         picture, (panel,) = panels(1, 1)
@@ -185,7 +195,10 @@ class TopShares(_OfPlainRuns):
                 ],
                 times,
                 unit="times",
-                reason="Answers are short and the vocabulary small: a token's log-prob can't be as far from the mean as in a large model.",
+                reason=(
+                    "Answers are short and the vocabulary small: a token's log-prob can't be as far"
+                    " from the mean as in a large model."
+                ),
             )
             for share, times in ((2, 10), (0.2, 100))
         ]
@@ -196,8 +209,9 @@ class CovarianceMovesEntropy(_OfPlainRuns):
     number = "Fig. 8"
     title = "covariance and the change of the entropy"
     claim = (
-        "The covariance of log-prob and advantage runs as the entropy's decrease does and stays above 0, so that the entropy falls "
-        "step by step; it is larger where the problems are easier."
+        "The covariance of log-prob and advantage runs as the entropy's decrease does and stays"
+        " above 0, so that the entropy falls step by step; it is larger where the problems are"
+        " easier."
     )
 
     def draw(self, results: Results) -> Picture:
@@ -250,7 +264,10 @@ class CovarianceMovesEntropy(_OfPlainRuns):
                     for run in runs
                 ],
                 bound=0.3,
-                reason="The covariance leaves the probability out: it is that of a natural gradient (Theorem 2), not of this optimiser.",
+                reason=(
+                    "The covariance leaves the probability out: it is that of a natural gradient"
+                    " (Theorem 2), not of this optimiser."
+                ),
             )
             for label, metric in COVARIANCES.items()
         ]
@@ -267,7 +284,10 @@ class CovarianceMovesEntropy(_OfPlainRuns):
                 [run.mean(DIFFICULTIES["easy"]) for run in runs],
                 [run.mean(DIFFICULTIES["hard"]) for run in runs],
                 unit="nats",
-                reason="A hard group's few right answers are improbable ones, and an easy group's few wrong ones are, too.",
+                reason=(
+                    "A hard group's few right answers are improbable ones, and an easy group's few"
+                    " wrong ones are, too."
+                ),
             ),
         ]
 
@@ -319,8 +339,9 @@ class Theorems(_OfPlainRuns):
     number = "Theorems 1 and 2"
     title = "the two covariances"
     claim = (
-        "A policy-gradient update changes the entropy by -eta Cov(log p, p A), a natural one by -eta Cov(log p, A), to first order; "
-        "in training, the covariance follows the observed change."
+        "A policy-gradient update changes the entropy by -eta Cov(log p, p A), a natural one by"
+        " -eta Cov(log p, A), to first order; in training, the covariance follows the observed"
+        " change."
     )
 
     def draw(self, results: Results) -> Picture:
@@ -385,7 +406,10 @@ class Theorems(_OfPlainRuns):
                 first,
                 second,
                 unit="correlation",
-                reason="Both are estimated from the sampled tokens alone, and their noise hides the difference.",
+                reason=(
+                    "Both are estimated from the sampled tokens alone, and their noise hides the"
+                    " difference."
+                ),
             ),
         ]
 
