@@ -31,10 +31,8 @@ class CheckpointError(IsentropeError, ValueError):
 def install_command(extra: str = "") -> str:
     """The command that installs Isentrope, with an extra, again from where it came, such as a
     clone."""
-    from importlib.metadata import (
-        PackageNotFoundError,
-        distribution,
-    )  # noqa: PLC0415  (no command should wait for it)
+    # Imported here: no command should wait for it.
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415
 
     source, editable = "isentrope", ""
     try:

@@ -98,10 +98,8 @@ def _service(url: str) -> str:
 async def _sent(
     url: str, title: str, body: str, kind: str, *, seconds: float = _SEND_SECONDS
 ) -> bool:
-    from apprise import (
-        Apprise,
-        NotifyType,
-    )  # noqa: PLC0415  (an extra; the settings check that it is installed)
+    # An extra; the settings check that it is installed.
+    from apprise import Apprise, NotifyType  # noqa: PLC0415
 
     sender = Apprise()
     sender.add(url)

@@ -83,6 +83,8 @@ def test_named_torch_index_is_used_alone(calls: Path, monkeypatch: pytest.Monkey
     uv = stand_in_for_uv(calls, "", torch_backend_works=False)
     set_up.install_torch(uv, "torch==2.13.0", dict(os.environ))
     assert calls.read_text().splitlines() == [
-        f"pip install --python {set_up.PYTHON} --no-config torch==2.13.0 --default-index"
-        " https://cuda.example/cu128"
+        (
+            f"pip install --python {set_up.PYTHON} --no-config torch==2.13.0 --default-index"
+            " https://cuda.example/cu128"
+        )
     ]

@@ -54,8 +54,10 @@ def test_what_a_server_would_refuse_is_left_out_and_said_once(
     assert [
         record.getMessage() for record in caplog.records if "logged scalars" in record.getMessage()
     ] == [
-        "1 logged scalars are not reported; a name has at most 500 characters, a step 10000 of"
-        f" them: {'n' * 100}"
+        (
+            "1 logged scalars are not reported; a name has at most 500 characters, a step 10000 of"
+            f" them: {'n' * 100}"
+        )
     ]
 
 

@@ -76,8 +76,10 @@ def check(kind: type) -> None:
         refuse(
             "DeepSpeed",
             [
-                "a pipeline engine makes its updates inside train_batch(), where no log-probs are"
-                " gated."
+                (
+                    "a pipeline engine makes its updates inside train_batch(), where no log-probs are"
+                    " gated."
+                )
             ],
         )
     for name in ("step", "get_global_grad_norm", "gradient_clipping"):

@@ -236,8 +236,10 @@ class _Training:
             refuse(
                 "slime",
                 [
-                    f"the loss has its log-probs from elsewhere. Call {LOGPROBS} as a function of"
-                    f" {LOSS_MODULE}."
+                    (
+                        f"the loss has its log-probs from elsewhere. Call {LOGPROBS} as a function of"
+                        f" {LOSS_MODULE}."
+                    )
                 ],
             )
         return result

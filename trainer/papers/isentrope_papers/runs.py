@@ -171,9 +171,10 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
     logging.getLogger("isentrope.step_report").setLevel(logging.ERROR)
     transport = InMemoryTransport()
 
-    fresh = None
+    fresh, changes = None, {}
     if settings.fresh:
         fresh = FreshCompletions(settings.training.seed, settings.training.temperature)
+        changes = fresh.changes
 
     def push(_probe: isentrope.Probe, result: StepResult) -> None:
         if fresh is not None:
@@ -206,7 +207,11 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
         )
     else:
         fault = FAULTS.get(settings.fault)
-        prepare = None if fault is None or fault.prepare is None else fault.prepare()
+        prepare = None
+        if fault is not None and fault.prepare is not None:
+            prepare = fault.prepare()
+        if fresh is not None:
+            prepare = fresh.prepare
         # A run that is made to fail may end with an error: what it reported until then counts.
         with suppress(*([RuntimeError] if fault else [])):
             train_reference_policy(
@@ -218,7 +223,7 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
                 transport=transport,
                 threads=settings.threads,
                 quiet=True,
-                prepare=prepare if fresh is None else fresh.prepare,
+                prepare=prepare,
             )
     reports = [message for message in transport.messages if isinstance(message, StepReport)]
     made = {
@@ -237,7 +242,7 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
     ]
     return ({"what_if.json": _json(packed)} if settings.pushed_after else {}) | {
         "settings.json": _json(settings.document()),
-        "series.npz": _series(reports, {} if fresh is None else fresh.changes),
+        "series.npz": _series(reports, changes),
         "alerts.json": _json(alerts),
         "made.json": _json(made),
     }
