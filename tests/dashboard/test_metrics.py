@@ -229,7 +229,11 @@ def test_time_axis_of_a_long_run_ends_where_it_ends(site: Site, part: Part) -> N
         )
     rank.send(RunFinished(status="finished", finished_at=time.time(), error=""))
     values = site.values(part, f"/runs/{rank.run_id}?x=time")
-    charts = [value["layout"] for value in values.values() if isinstance(value, dict)]
+    charts = [
+        value["layout"]
+        for value in values.values()
+        if isinstance(value, dict) and "layout" in value
+    ]
     ends = [layout["xaxis"]["range"][1] for layout in charts if "range" in layout["xaxis"]]
     assert ends
     assert ends == pytest.approx([12_000.0] * len(ends))

@@ -424,6 +424,7 @@ def _preview_hold(
         return None, None, "The hold would wait: no step has what-if sums."
     acts = action.mu is not None or action.bonus is not None
     is_moved = acts and action.status == HoldStatus.APPROACHING
+    has_curve = control.held is not None and control.held.target_curve is not None
     words = f"The hold {'would move the entropy there' if is_moved else _HOLD_WORDS[action.status]}"
     if action.target is not None:
         words += f" (target {_nats(action.target)} nats, now {_nats(course.entropy)})"
@@ -437,9 +438,11 @@ def _preview_hold(
     if effect is not None and effect.change is not None:
         forecast = course.forecast(effect.change, effect.change_error or 0.0, is_kept=acts)
     if effect is not None and forecast is not None:
-        if action.target is not None and action.status in (HoldStatus.HOLDING, HoldStatus.SLEWING):
+        if action.target is not None and (
+            action.status in (HoldStatus.HOLDING, HoldStatus.SLEWING) or (is_moved and has_curve)
+        ):
             targets = [action.target] * AHEAD
-            if control.held is not None and control.held.target_curve is not None:
+            if control.held is not None and has_curve:
                 curve = [control.held.target_at(step, state.early) for step in forecast.step]
                 targets = [target or action.target for target in curve]
             forecast = _moved(forecast, _approach(course.entropy, targets))
@@ -448,6 +451,7 @@ def _preview_hold(
         effect = effect if not acts else replace(effect, pace=_pace_of(forecast, course.entropy))
     if (
         action.status == HoldStatus.APPROACHING
+        and not has_curve
         and action.target is not None
         and forecast is not None
     ):

@@ -30,13 +30,8 @@ def test_runs_under_trl_are_judged_and_the_same_again(home: Path, tmp_path: Path
         for label in (BASELINE, FOUR_UPDATES, KL_COV)
     }
     assert runs[BASELINE].steps.tolist() == list(range(1, 9))
-    # TRL logs the reward with the first of the updates of a batch.
-    assert np.isfinite(runs[KL_COV].series("reward/mean")).tolist() == 2 * [
-        True,
-        False,
-        False,
-        False,
-    ]
+    # Of each update's completions, also where TRL logs the reward once for a batch.
+    assert np.isfinite(runs[KL_COV].series("reward/mean")).all()
     # Where every ratio is 1 there is nothing to punish.
     penalties = runs[KL_COV].series("change/by_intervention")
     assert (penalties[::4] == 0).all()
