@@ -108,7 +108,7 @@ def test_a_guessed_expiry_yields_to_a_report_made_under_the_version(
     )
 
 
-def test_a_resumed_life_under_a_version_shows_it_was_applied_and_the_first_lifes_late_word_since_when(
+def test_a_resumed_life_shows_when_its_version_was_applied(
     make_server: MakeServer,
 ) -> None:
     server = make_server(control_rank_grace_seconds=0.2, sweep_interval_seconds=0.05)

@@ -340,7 +340,7 @@ def test_the_cause_is_the_largest_quadrant_with_its_share() -> None:
 
 
 # ---- what to do
-# ------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_suggestion_is_the_cheapest_control_under_which_the_forecast_does_not_fall() -> None:
@@ -674,7 +674,7 @@ def test_would_stop_is_said_only_where_the_drawn_line_does_not_fall() -> None:
 
 
 # ---- previews
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_preview_names_what_would_have_no_effect() -> None:

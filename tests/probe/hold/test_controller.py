@@ -63,9 +63,7 @@ def test_the_threshold_gives_the_correction_that_is_wanted(entropy: float) -> No
     assert state.plans[-1] == Plan(10, reached)
 
 
-def test_tokens_that_lower_the_entropy_are_clipped_below_the_target_and_those_that_raise_it_above() -> (
-    None
-):
+def test_below_the_target_tokens_that_lower_it_are_clipped() -> None:
     level = step_sums(lowering=0.05, raising=0.05)
     assert (
         decided(HOLD, HoldState(), measured(0.45, what_if=level), step=10)[1].scope

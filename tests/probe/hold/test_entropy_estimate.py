@@ -65,9 +65,7 @@ def test_drift_is_what_the_prediction_misses_and_stands_in_where_nothing_was_obs
     assert unseen.mean_entropy == pytest.approx(expected + missed.gain * 0.02 + missed.drift)
 
 
-def test_an_observation_that_is_off_by_the_same_amount_in_every_step_moves_neither_the_estimate_nor_the_drift() -> (
-    None
-):
+def test_a_constant_error_moves_neither_estimate_nor_drift() -> None:
     # Clipping makes up for a drift of -0.002, so the entropy goes up and down around 0.15. The
     # tokens that an update learned from lose 0.0005 more than it shows.
     estimator, entropy = EntropyEstimator(), 0.15

@@ -166,9 +166,7 @@ def test_a_step_whose_mask_is_empty_says_so_and_nothing_more() -> None:
     assert step_metrics(sums_of([empty])) == {"token/count": 0.0, "token/not_finite": 0.0}
 
 
-def test_the_largest_share_of_all_is_the_covariance_and_a_rank_without_tokens_changes_no_share() -> (
-    None
-):
+def test_a_rank_without_tokens_changes_no_share() -> None:
     batch = batch_of(30, 40, 9)
     scalars = step_metrics(sums_of([batch]))
     assert scalars["covariance/top_100"] == pytest.approx(

@@ -117,7 +117,7 @@ def test_what_stands_behind_a_report_that_hangs_arrives_as_a_gap_and_the_run_is_
     assert (gap, last) == (Gap(first_seq=3, last_seq=7, reason=OUT_OF_TIME), FINISHED)
 
 
-def test_a_disk_that_takes_no_more_records_leaves_a_gap_and_the_end_of_the_run_in_the_small_file_of_the_end(
+def test_a_full_disk_leaves_a_gap_and_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1")
