@@ -37,7 +37,9 @@ _SHOWN_FIRST = (
 PREDICTION_BASIS = "entropy/prediction_basis"
 """Label of a report: what its prediction was made from, `entropy_gradient` where it is coupled;
 else what the unit prediction was read from, `loss_gradient` or `advantages`."""
-ENTROPY_GRADIENT = "entropy_gradient"
+ENTROPY_GRADIENT, LOSS_GRADIENT, ADVANTAGES = "entropy_gradient", "loss_gradient", "advantages"
+"""The last two: what g is read from, the gradient of the very loss that was used, or r A, as the
+theorems have it."""
 HOLD_STATE, HOLD_WHY = "hold/state", "hold/why"
 """What a hold does in the step (`HoldStatus`), and why it does not act."""
 COURSE_SAID = "entropy/urgency_said"

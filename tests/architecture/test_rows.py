@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from isentrope_dashboard.figures.panel import metric_panel
+from isentrope_wire import reports
 from isentrope_wire.methods import Method, method
 from isentrope_wire.metrics import (
     HISTOGRAMS,
@@ -206,3 +207,18 @@ def test_toy_metric_is_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_own_metric_has_no_unit() -> None:
     assert unit_of("mine") == ""
+
+
+def test_each_label_of_a_report_is_read_by_a_surface() -> None:
+    names = [
+        name
+        for name, value in vars(reports).items()
+        if name.isupper() and isinstance(value, str) and re.fullmatch(r"\w+/\w+", value)
+    ]
+    assert "HOLD_STATE" in names
+    surfaces = "".join(
+        path.read_text()
+        for path in SOURCES
+        if {"isentrope_server", "isentrope_dashboard"} & set(path.parts)
+    )
+    assert [name for name in names if not re.search(rf"\b{name}\b", surfaces)] == []

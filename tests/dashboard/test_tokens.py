@@ -16,7 +16,8 @@ from isentrope_dashboard.components import token_text
 from isentrope_dashboard.pages import tokens
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import Rollouts
-from isentrope_wire.reports import Rollout, StepReport
+from isentrope_wire.answers import StepReport as AnsweredStep
+from isentrope_wire.reports import DROPPED_PARTS, PREDICTION_BASIS, Rollout, StepReport
 from tests.dashboard.conftest import OpenPage, Site
 from tests.dashboard.made_answers import words
 
@@ -254,6 +255,19 @@ def test_the_pull_is_split_by_quadrant(site: Site) -> None:
                 in shown
             )
     assert "of the pull" not in to_json(tokens.quadrant_bars(None))
+
+
+def test_a_step_says_its_basis_and_what_it_lacks() -> None:
+    report = AnsweredStep(
+        step=3, recorded_at=1.0, received_at=1.0, control_version=0, incarnation="i", rank=0,
+        scalars={}, histograms=[],
+        labels={PREDICTION_BASIS: "loss_gradient", DROPPED_PARTS: "texts"},
+    )  # fmt: skip
+    assert tokens.sources_of(report) == [
+        "Predicted from the loss's gradient.",
+        "Not reported: texts.",
+    ]
+    assert tokens.sources_of(None) == []
 
 
 def test_a_run_without_tokens_is_a_sentence(site: Site) -> None:

@@ -25,6 +25,13 @@ from isentrope_dashboard.view import View
 from isentrope_wire.answers import RecurringTokens, Rollouts, StepReport, TopTokens
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, QUADRANTS
 from isentrope_wire.metrics import CHANGE_POSITIVE_HIGH, INFLUENCES
+from isentrope_wire.reports import (
+    ADVANTAGES,
+    DROPPED_PARTS,
+    ENTROPY_GRADIENT,
+    LOSS_GRADIENT,
+    PREDICTION_BASIS,
+)
 
 RECURRING_STEPS = 10
 BESIDE = "beside"
@@ -122,6 +129,25 @@ def _sentence(words: str) -> html.P:
     return html.P(words, className="dim token-sentence")
 
 
+_BASES = {
+    ENTROPY_GRADIENT: "the entropy's gradient",
+    LOSS_GRADIENT: "the loss's gradient",
+    ADVANTAGES: "the advantages",
+}
+
+
+def sources_of(report: StepReport | None) -> list[str]:
+    """What the step's prediction was made from, and what its report lacks, by its labels."""
+    words: list[str] = []
+    if report is None:
+        return words
+    if (basis := report.labels.get(PREDICTION_BASIS)) in _BASES:
+        words.append(f"Predicted from {_BASES[basis]}.")
+    if DROPPED_PARTS in report.labels:
+        words.append(f"Not reported: {report.labels[DROPPED_PARTS]}.")
+    return words
+
+
 def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> list[Component]:
     """Influences, else parts of the unit prediction, by the signs of A and S_c, each with its share
     of the pull; or why there are none."""
@@ -146,7 +172,8 @@ def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> 
         html.Div(
             ["By ", *of, f", step {count(report.step if report else None)}, {unit}"],
             className="dim small num",
-        )
+        ),
+        *(_sentence(words) for words in sources_of(report)),
     ]
     for part, value in values.items():
         width = 100 * abs(value) / (down + up) if down + up else 0.0

@@ -38,8 +38,9 @@ from isentrope.statistics.sums import (
     moments,
     totals,
 )
-from isentrope.statistics.tokens import LOSS_GRADIENT, StepTokens
+from isentrope.statistics.tokens import StepTokens
 from isentrope_wire import metrics
+from isentrope_wire.reports import LOSS_GRADIENT
 
 LARGEST_EXPONENT = 709.0
 """In nats: beyond it the exponential is no float64."""

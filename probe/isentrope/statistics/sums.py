@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from isentrope.statistics.moments import Covariance, Moments, device_number, zeros
-from isentrope.statistics.tokens import ADVANTAGES, LOSS_GRADIENT, StepTokens
+from isentrope.statistics.tokens import StepTokens
 from isentrope_wire.metrics import TOKEN_GRADIENT_NOT_FINITE
+from isentrope_wire.reports import ADVANTAGES, LOSS_GRADIENT
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -23,6 +23,7 @@ from isentrope.scores.layouts import Packing
 from isentrope.scores.loss_gradient import WATCHED, LossGradient
 from isentrope.statistics.moments import ThresholdStatistics, device_number, finite, flat
 from isentrope_wire.control import Scope
+from isentrope_wire.reports import ADVANTAGES, LOSS_GRADIENT
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Float64, Int, Shaped
@@ -221,10 +222,6 @@ ROWS = ("S_c", "S*", "H", "p", "log p", "A")
 """Rows of the matrix; then, where the loop passed the old policy's log-probs, r and r S_c. The last
 three are "valid", 1 or 0; g, the strength with which the loss raises the token's log-prob, over
 T^2; and g S_c, what that takes from the entropy."""
-
-ADVANTAGES, LOSS_GRADIENT = "advantages", "loss_gradient"
-"""What g may be read from: r A, as the theorems have it, or the gradient of the very loss that was
-used."""
 
 CODES = 9
 """How many values `StepTokens.codes` has; no token has 3 or 5."""

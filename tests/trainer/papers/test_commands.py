@@ -71,6 +71,7 @@ def test_a_figure_without_runs_is_written(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_a_quick_pass_writes_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base, off_policy = Plan(seeds=(0,), quick=True).base, Plan(seeds=(0,), quick=True).off_policy

@@ -59,7 +59,7 @@ def test_fresh_completions_judge_a_run_and_leave_it_alone(
     tiny_run: TinyRun, tmp_path: Path
 ) -> None:
     folder, settings = RunFolder(tmp_path), tiny_run(0)
-    judged = replace(settings, fresh=True)
+    judged = replace(settings, fresh=16)
     plain, beside = (folder.keep(one, make_run(one)) for one in (settings, judged))
     for name in plain.names:
         np.testing.assert_array_equal(plain.series(name), beside.series(name), err_msg=name)

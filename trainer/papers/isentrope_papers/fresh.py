@@ -15,19 +15,19 @@ from isentrope_trainer.tasks.base import Task
 
 FRESH_CHANGE = "fresh/change"
 """What an update did to their mean entropy, in nats."""
-COMPLETIONS = 512
-"""Drawn before each update."""
 _FIRST_PROBLEM = 1 << 40
 """Far from the problems that are trained on, and from those of the panel."""
-_PROMPTS = COMPLETIONS // 2
+_OF_A_PROMPT = 2
 
 
 class FreshCompletions:
     """Draws them, and keeps by step what each update did to their mean entropy, in nats."""
 
-    def __init__(self, seed: int, temperature: float) -> None:
+    def __init__(self, completions: int, seed: int, temperature: float) -> None:
+        """`completions`: drawn before each update."""
         self.changes: dict[int, float] = {}
         self._generator = torch.Generator().manual_seed(seed + 1_000_003)
+        self._prompts = completions // _OF_A_PROMPT
         self._temperature, self._next_problem = temperature, _FIRST_PROBLEM
         self._policy: Policy | None = None
         self._task: Task | None = None
@@ -49,11 +49,11 @@ class FreshCompletions:
     def _draw(self) -> None:
         assert self._policy is not None
         assert self._task is not None
-        problems = range(self._next_problem, self._next_problem + _PROMPTS)
-        self._next_problem += _PROMPTS
+        problems = range(self._next_problem, self._next_problem + self._prompts)
+        self._next_problem += self._prompts
         self._drawn = self._policy.sample(
             [self._task.problem(index).prompt for index in problems],
-            COMPLETIONS // _PROMPTS,
+            _OF_A_PROMPT,
             self._generator,
             temperature=self._temperature,
             max_tokens=self._task.max_tokens,

@@ -173,7 +173,9 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
 
     fresh, changes = None, {}
     if settings.fresh:
-        fresh = FreshCompletions(settings.training.seed, settings.training.temperature)
+        fresh = FreshCompletions(
+            settings.fresh, settings.training.seed, settings.training.temperature
+        )
         changes = fresh.changes
 
     def push(_probe: isentrope.Probe, result: StepResult) -> None:

@@ -50,8 +50,9 @@ class RunSettings:
     run."""
     fault: str = ""
     """What is made wrong in it, a name of `faults.FAULTS`; empty: nothing."""
-    fresh: bool = False
-    """Whether each update is judged by fresh completions (`isentrope_papers.fresh`)."""
+    fresh: int = 0
+    """Completions that judge each update, seen by nothing else (`isentrope_papers.fresh`); 0: it is
+    not judged."""
     language_model: bool = False
     """Trained under TRL, as `isentrope demo --llm` trains SmolLM2; policy and warm start are not
     used."""
@@ -68,7 +69,7 @@ class RunSettings:
             **({"pushed_after": self.pushed_after} if self.pushed_after else {}),
             **({"language_model": True} if self.language_model else {}),
             **({"fault": self.fault} if self.fault else {}),
-            **({"fresh": True} if self.fresh else {}),
+            **({"fresh": self.fresh} if self.fresh else {}),
         }
 
     @property
@@ -131,7 +132,7 @@ class RunSettings:
         words += [f"{name}={value}" for name, value in self.control.parameters.items()]
         words += [f"pushed_after={self.pushed_after}"] if self.pushed_after else []
         words += [f"fault={self.fault}"] if self.fault else []
-        words += ["fresh"] if self.fresh else []
+        words += [f"fresh={self.fresh}"] if self.fresh else []
         usual = TrainingConfig(loss=ALGORITHMS[self.training.algorithm].loss)
         words += _differences(
             dataclasses.replace(self.training, loss=self.training.effective_loss()), usual

@@ -24,6 +24,10 @@ LOWEST_COVERAGE, HIGHEST_COVERAGE = 0.87, 0.93
 """Accepted coverage of the 90 % interval."""
 
 
+FRESH_COMPLETIONS = 512
+"""That judge each update."""
+
+
 class Quality(NamedTuple):
     """Quality of a run's predictions, each made before its change was observed."""
 
@@ -148,7 +152,8 @@ class Prediction(Figure):
             for way, changed in (("on", {}), ("off", plan.off_policy))
             for name, one in ALGORITHMS.items()
         }
-        return {label: replace(run, fresh=True) for label, run in settings.items()}
+        fresh = 32 if plan.quick else FRESH_COMPLETIONS
+        return {label: replace(run, fresh=fresh) for label, run in settings.items()}
 
     def draw(self, results: Results) -> Picture:
         picture, axes = panels(1, 4, height=3.4)
