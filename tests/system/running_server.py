@@ -45,11 +45,18 @@ def wait_for(
     return answer
 
 
+_given_ports: set[int] = set()
+
+
 def free_port() -> int:
-    """A free TCP port."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A free TCP port, another one at each call: a server needs two."""
+    port = 0
+    while port in _given_ports or not port:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = int(listener.getsockname()[1])
+    _given_ports.add(port)
+    return port
 
 
 class RunningServer:
