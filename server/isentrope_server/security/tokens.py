@@ -13,6 +13,7 @@ import threading
 import time
 import unicodedata
 from collections import OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -26,11 +27,23 @@ from isentrope_wire.answers import CreatedToken, TokenScope
 
 FREE_GUESSES = 10
 """Wrong tokens of an address that are answered at once, until it sends none for a minute."""
-GUESS_SECONDS = 1.0
+GUESS_SECONDS, LONGEST_WAIT = 1.0, 60.0
+"""The later ones are answered one after another, so far apart, after this time at the latest:
+however many connections an address has."""
 _FORGOTTEN_SECONDS = 60.0
 _ADDRESSES = 10_000
 _MOST_REFUSED = 1_000
 """Runs whose trainers are refused, kept until the next second."""
+
+
+@dataclass(slots=True)
+class _Guesses:
+    """Wrong tokens of one address."""
+
+    count: int = 0
+    last: float = 0.0
+    answered_at: float = 0.0
+    """When the newest one is answered."""
 
 
 class TokenBook:
@@ -38,7 +51,7 @@ class TokenBook:
     `guessed`."""
 
     def __init__(self) -> None:
-        self._guesses: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._guesses: OrderedDict[str, _Guesses] = OrderedDict()
         self._by_hash: dict[bytes, Principal] = {}
         self._by_id: dict[str, Principal] = {}
         self._revoked: dict[bytes, str] = {}
@@ -73,14 +86,18 @@ class TokenBook:
     async def guessed(self, address: str) -> None:
         """Count a wrong token, and wait before it is answered where its sender has tried many.
         Right ones never wait."""
-        count, last = self._guesses.pop(address, (0, 0.0))
+        guesses = self._guesses.pop(address, None)
         now = time.monotonic()
-        count = 1 if now - last > _FORGOTTEN_SECONDS else count + 1
-        self._guesses[address] = count, now
+        if guesses is None or now - guesses.last > _FORGOTTEN_SECONDS:
+            guesses = _Guesses()
+        guesses.count += 1
+        guesses.last = now
+        self._guesses[address] = guesses
         if len(self._guesses) > _ADDRESSES:
             self._guesses.popitem(last=False)
-        if count > FREE_GUESSES:
-            await asyncio.sleep(GUESS_SECONDS)
+        if guesses.count > FREE_GUESSES:
+            guesses.answered_at = max(now, guesses.answered_at) + GUESS_SECONDS
+            await asyncio.sleep(min(guesses.answered_at - now, LONGEST_WAIT))
 
     def note_refused(self, header: str, run_id: str) -> None:
         """Keep that who reports a run has a token that was revoked. One that is only wrong says
