@@ -69,7 +69,7 @@ class ServerFigures:
         )
         self.request_seconds = Histogram(
             "isentrope_http_request_seconds",
-            "From a request's arrival to the end of its answer; live streams are not among them.",
+            "From a request's arrival to the end of its answer, but for assistants' event streams.",
             ["method", "route", "status"],
             buckets=_REQUEST_BUCKETS,
             registry=own,

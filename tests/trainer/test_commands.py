@@ -90,6 +90,7 @@ def test_options_that_cannot_work_end_with_one_sentence(
             (*BONUS, "--set", "adaptive_entropy.initial_coefficient=2"),
             r"initial_coefficient .*\b2\.0\.$",
         ),
+        (("--coupling-samples", "64", "--set", "unseen=0"), r"coupling_samples .*\b0\.$"),
         (("--set", "temperature=0"), r"temperature .*\b0\.0\.$"),
         (("--prompts", "4", "--updates-per-batch", "2", "--steps", "3"), r"steps .*\b2\b.*\b3\.$"),
         (("--resume", "{folder}"), "no checkpoint .*{folder}"),

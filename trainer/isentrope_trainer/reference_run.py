@@ -96,7 +96,7 @@ def train_reference_policy(
         # A step is one gate call over all its tokens: no first pass could know more about them.
         threshold_source="micro_batch",
         coupling=config.coupling,
-        coupling_samples=None if config.coupling is None else config.coupling_samples,
+        coupling_samples=config.coupling_samples,
         influence_every=10 if config.coupling == "model" else 0,
         tokenizer=policy.tokenizer,
         transport=transport,

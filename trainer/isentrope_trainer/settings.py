@@ -306,6 +306,11 @@ class TrainingConfig:
         _whole_numbers(self, "", "group_size", lowest=2)
         _require_above_zero(self, "", "learning_rate", "max_gradient_norm", "temperature")
         _one_of(self, "", "algorithm", ALGORITHMS)
+        if self.coupling_samples is not None and (self.coupling is None or not self.unseen):
+            raise ConfigurationError(
+                "coupling_samples are unseen completions of a coupled prediction: "
+                f"give coupling and unseen with it, got {self.coupling!r} and {self.unseen}."
+            )
         for name in ("prompts", "steps"):
             if (value := getattr(self, name)) % self.updates_per_batch:
                 raise ConfigurationError(

@@ -112,7 +112,7 @@ RunDep = Annotated[Run, Depends(_run)]
 
 @dataclass(frozen=True, slots=True)
 class ReportCursor:
-    """How far a client has read a run's reports. Series and the live stream share it."""
+    """How far a client has read a run's reports: `cursor` of a series, and its `since`."""
 
     position: int
     timeline: int

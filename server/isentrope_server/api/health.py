@@ -143,7 +143,7 @@ _GAUGES = {
     "records_in_gaps": "Records in those ranges.",
     "tokens": "Active tokens.",
     "writer_jobs_waiting": "Jobs in the writer's queue.",
-    "live_listeners": "Open live and Watch streams.",
+    "live_listeners": "Open streams for controls.",
 }
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 
-import isentrope
 from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.models.sampling import Rollouts
 from isentrope_trainer.tasks.base import Task
@@ -18,51 +17,44 @@ FRESH_CHANGE = "fresh/change"
 _FIRST_PROBLEM = 1 << 40
 """Far from the problems that are trained on, and from those of the panel."""
 _OF_A_PROMPT = 2
+_SEED = 1_000_003
+"""Added to the run's own: its generator is another."""
 
 
 class FreshCompletions:
     """Draws them, and keeps by step what each update did to their mean entropy, in nats."""
 
-    def __init__(self, completions: int, seed: int, temperature: float) -> None:
-        """`completions`: drawn before each update."""
+    def __init__(
+        self, policy: Policy, task: Task, completions: int, seed: int, temperature: float
+    ) -> None:
+        """`completions`: drawn before each update, now for the first one."""
         self.changes: dict[int, float] = {}
-        self._generator = torch.Generator().manual_seed(seed + 1_000_003)
+        self._policy, self._task = policy, task
         self._prompts = completions // _OF_A_PROMPT
         self._temperature, self._next_problem = temperature, _FIRST_PROBLEM
-        self._policy: Policy | None = None
-        self._task: Task | None = None
-        self._drawn: Rollouts | None = None
-        self._before = 0.0
-
-    def prepare(self, policy: Policy, task: Task, probe: isentrope.Probe, batch: int) -> Task:
-        """As `train_reference_policy` calls it before the first step."""
-        self._policy, self._task = policy, task
-        self._draw()
-        return task
+        self._generator = torch.Generator(policy.model.device).manual_seed(seed + _SEED)
+        self._drawn = self._draw()
+        self._before = self._mean_entropy(self._drawn)
 
     def follow(self, step: int) -> None:
         """After the update of a step."""
-        assert self._drawn is not None, "prepare was called"
         self.changes[step] = self._mean_entropy(self._drawn) - self._before
-        self._draw()
+        self._drawn = self._draw()
+        self._before = self._mean_entropy(self._drawn)
 
-    def _draw(self) -> None:
-        assert self._policy is not None
-        assert self._task is not None
+    def _draw(self) -> Rollouts:
         problems = range(self._next_problem, self._next_problem + self._prompts)
         self._next_problem += self._prompts
-        self._drawn = self._policy.sample(
+        return self._policy.sample(
             [self._task.problem(index).prompt for index in problems],
             _OF_A_PROMPT,
             self._generator,
             temperature=self._temperature,
             max_tokens=self._task.max_tokens,
         )
-        self._before = self._mean_entropy(self._drawn)
 
     @torch.no_grad()
     def _mean_entropy(self, rollouts: Rollouts) -> float:
-        assert self._policy is not None
         logits = self._policy.read(rollouts).logits[rollouts.mask].double() / self._temperature
         logprobs = logits.log_softmax(-1)
         return float(-(logprobs.exp() * logprobs).sum(-1).mean())

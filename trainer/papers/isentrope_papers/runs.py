@@ -37,7 +37,9 @@ from isentrope_papers.fresh import FRESH_CHANGE, FreshCompletions
 from isentrope_papers.settings import RunSettings
 from isentrope_trainer import smollm2
 from isentrope_trainer.loop import StepResult
+from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.reference_run import train_reference_policy
+from isentrope_trainer.tasks.base import Task
 from isentrope_wire.codec import decode_what_if, encode_what_if
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS
 from isentrope_wire.errors import IsentropeError
@@ -171,12 +173,13 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
     logging.getLogger("isentrope.step_report").setLevel(logging.ERROR)
     transport = InMemoryTransport()
 
-    fresh, changes = None, {}
-    if settings.fresh:
-        fresh = FreshCompletions(
-            settings.fresh, settings.training.seed, settings.training.temperature
-        )
-        changes = fresh.changes
+    fresh: FreshCompletions | None = None
+
+    def judge_by_fresh(policy: Policy, task: Task, _probe: isentrope.Probe, _batch: int) -> Task:
+        nonlocal fresh
+        training = settings.training
+        fresh = FreshCompletions(policy, task, settings.fresh, training.seed, training.temperature)
+        return task
 
     def push(_probe: isentrope.Probe, result: StepResult) -> None:
         if fresh is not None:
@@ -212,8 +215,8 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
         prepare = None
         if fault is not None and fault.prepare is not None:
             prepare = fault.prepare()
-        if fresh is not None:
-            prepare = fresh.prepare
+        if settings.fresh:
+            prepare = judge_by_fresh
         # A run that is made to fail may end with an error: what it reported until then counts.
         with suppress(*([RuntimeError] if fault else [])):
             train_reference_policy(
@@ -244,7 +247,7 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
     ]
     return ({"what_if.json": _json(packed)} if settings.pushed_after else {}) | {
         "settings.json": _json(settings.document()),
-        "series.npz": _series(reports, changes),
+        "series.npz": _series(reports, {} if fresh is None else fresh.changes),
         "alerts.json": _json(alerts),
         "made.json": _json(made),
     }
