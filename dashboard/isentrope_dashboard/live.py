@@ -87,7 +87,7 @@ class Api:
             @app.callback(*places, State(STORE, "data"), prevent_initial_call=not first, **more)
             async def called(*values: Any) -> Any:
                 async with self.open() as client:
-                    return await answer(client, View.of(values[-1]), *values[:-1])
+                    return await answer(client, View.read(values[-1]), *values[:-1])
 
             return answer
 
@@ -264,7 +264,7 @@ class News:
                 "origin": asked.origin,
                 "form": asked.form,
             }
-            view = View.of(stored)
+            view = View.read(stored)
             try:
                 run, state = await self._state(view)
             except ApiError as error:

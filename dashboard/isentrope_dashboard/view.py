@@ -53,7 +53,7 @@ class View:
     `base` that it began with. None where there is no form."""
 
     @classmethod
-    def of(cls, stored: Mapping[str, Any] | None) -> View:
+    def read(cls, stored: Mapping[str, Any] | None) -> View:
         """The view that the browser sent; what it does not say has its default. HTTPException 400:
         no page of this server sends this."""
         try:

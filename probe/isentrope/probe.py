@@ -985,7 +985,7 @@ class Probe:
         learning_rates: inputs.LearningRates | None,
         **about: Any,
     ) -> None:
-        momentum = Momentum.of(optimizer)
+        momentum = Momentum.read(optimizer)
         beta = None if momentum is None else momentum.beta
         learning_rates = learning_rates or inputs.learning_rates_of(optimizer)
         if self._guard.failures:

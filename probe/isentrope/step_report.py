@@ -569,8 +569,8 @@ def _evidence(sums: StepSums, control: Control, what_if: WhatIfSums | None) -> S
     if what_if is not None and control.method.thresholds and counts.selected:
         # Counted as the gate counted them.
         curve = WhatIfCurve(what_if, control.scope, control.method)
-        outside_low = curve.at(control.mu_low, None).clip_fraction * what_if.tokens
-        outside_high = curve.at(None, control.mu_high).clip_fraction * what_if.tokens
+        outside_low = curve.evaluate(control.mu_low, None).clip_fraction * what_if.tokens
+        outside_high = curve.evaluate(None, control.mu_high).clip_fraction * what_if.tokens
     return StepEvidence(
         tokens=sums.tokens,
         positive=counts.positive,

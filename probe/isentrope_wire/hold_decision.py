@@ -397,7 +397,7 @@ def decide(
 
     def reached(mu: float) -> float:
         # Without the cap: it is only called for thresholds at which the cap does not bind.
-        return curve.at(mu, mu, shrink_denominator=shrink_denominator).unit_predicted_change
+        return curve.evaluate(mu, mu, shrink_denominator=shrink_denominator).unit_predicted_change
 
     wanted_unit, largest = (wanted - drift) / gain, hold.largest_change(target, gap)
     solved, is_enough = _solve(reached, scope, wanted_unit, lowest, hold.mu_max)
@@ -555,7 +555,9 @@ def _threshold(
 
 def _furthest_score(curve: WhatIfCurve) -> float:
     """The lowest edge beyond which no token in scope lies."""
-    within = bisect_left(EDGES, True, key=lambda edge: curve.at(edge, edge).clip_fraction == 0)
+    within = bisect_left(
+        EDGES, True, key=lambda edge: curve.evaluate(edge, edge).clip_fraction == 0
+    )
     return EDGES[min(within, len(EDGES) - 1)]
 
 
@@ -565,13 +567,13 @@ def _cap_binds_from(curve: WhatIfCurve, max_fraction: float | None) -> float:
     if max_fraction is None:
         return 0.0
     low, high = 0.0, _furthest_score(curve)
-    if curve.at(low, low).clip_fraction <= max_fraction:
+    if curve.evaluate(low, low).clip_fraction <= max_fraction:
         return low
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (
             (middle, high)
-            if curve.at(middle, middle).clip_fraction > max_fraction
+            if curve.evaluate(middle, middle).clip_fraction > max_fraction
             else (low, middle)
         )
     return high

@@ -184,7 +184,7 @@ class WhatIfCurve:
         table = sums.by_method.get(method, BinSums())
         self._sides = tuple(_Side(table, side, IN_SCOPE[scope]) for side in range(SIDES))
 
-    def at(
+    def evaluate(
         self,
         mu_low: float | None,
         mu_high: float | None,
@@ -216,7 +216,9 @@ class WhatIfCurve:
     def _sum_beyond(self, mu_low: float | None, mu_high: float | None, further: float) -> _Beyond:
         """On both sides together, `further` beyond the thresholds."""
         thresholds = (None if mu is None else mu + further for mu in (mu_low, mu_high))
-        low, high = (side.beyond(mu) for side, mu in zip(self._sides, thresholds, strict=True))
+        low, high = (
+            side.count_beyond(mu) for side, mu in zip(self._sides, thresholds, strict=True)
+        )
         return _Beyond(*(left + right for left, right in zip(low, high, strict=True)))
 
     def _furthest(
@@ -231,7 +233,7 @@ class WhatIfCurve:
         }
         distances = [0.0, *sorted(edges)]
 
-        def at(place: int) -> _Beyond:
+        def sum_beyond(place: int) -> _Beyond:
             # Beyond all edges nothing is left; how far out that is, is not known.
             return (
                 self._sum_beyond(mu_low, mu_high, distances[place])
@@ -239,18 +241,20 @@ class WhatIfCurve:
                 else _NOTHING
             )
 
-        first = bisect_left(range(len(distances)), True, key=lambda place: at(place).tokens <= most)
+        first = bisect_left(
+            range(len(distances)), True, key=lambda place: sum_beyond(place).tokens <= most
+        )
         near, far = max(first - 1, 0), first
         # The end lies between two distances that enclose it for certain: no change beyond them is
         # in doubt.
-        while near > 0 and at(near).tokens - at(near).tokens_bound <= most:
+        while near > 0 and sum_beyond(near).tokens - sum_beyond(near).tokens_bound <= most:
             near -= 1
-        while far < len(distances) and at(far).tokens + at(far).tokens_bound > most:
+        while far < len(distances) and sum_beyond(far).tokens + sum_beyond(far).tokens_bound > most:
             far += 1
         in_doubt = self._magnitude(mu_low, mu_high, distances[near], inner=True)
         if far < len(distances):
             in_doubt -= self._magnitude(mu_low, mu_high, distances[far], inner=False)
-        more, fewer = at(max(first - 1, 0)), at(first)
+        more, fewer = sum_beyond(max(first - 1, 0)), sum_beyond(first)
         part = (most - fewer.tokens) / (more.tokens - fewer.tokens) if first else 1.0
         return _Beyond(
             tokens=min(most, clipped.tokens),
@@ -318,7 +322,7 @@ def band_answer(control: Control, sums: WhatIfSums, entropy: float) -> WhatIf:
     table = sums.by_method.get(SUGGESTED, BinSums())
     sides = [_Side(table, side, dropped & IN_SCOPE[control.scope]) for side in range(SIDES)]
     clipped = _NOTHING
-    for beyond in (side.beyond(0.0) for side in sides):
+    for beyond in (side.count_beyond(0.0) for side in sides):
         clipped = _Beyond(*(left + right for left, right in zip(clipped, beyond, strict=True)))
     shrinks = control.value("denominator") == "shrink"
     return _drop_tokens(sums, clipped, shrink_denominator=shrinks)
@@ -331,7 +335,9 @@ def bonus_answer(control: Control, sums: WhatIfSums, effect: float) -> WhatIf:
     return _drop_tokens(sums, _Beyond(0.0, -added, 0.0, 0.0), shrink_denominator=False)
 
 
-def under(control: Control, sums: WhatIfSums, curve: WhatIfCurve | None = None) -> WhatIf | None:
+def evaluate_control(
+    control: Control, sums: WhatIfSums, curve: WhatIfCurve | None = None
+) -> WhatIf | None:
     """The step under a control; None of one that its sums do not know. Of Clip-Cov's random choice
     it is the mean; KL-Cov clips nothing. `curve`: that of the step for the control's method and
     scope, where it is there already."""
@@ -341,7 +347,7 @@ def under(control: Control, sums: WhatIfSums, curve: WhatIfCurve | None = None) 
     if control.method.thresholds:
         cap = control.value("max_fraction")
         curve = curve or WhatIfCurve(sums, control.scope, control.method)
-        return curve.at(
+        return curve.evaluate(
             control.mu_low,
             control.mu_high,
             max_fraction=None if cap is None else float(cap),
@@ -355,12 +361,12 @@ def under(control: Control, sums: WhatIfSums, curve: WhatIfCurve | None = None) 
     in_scope = _Side(table, 1, IN_SCOPE[control.scope])
     if control.method == "kl_cov":
         listed = max(math.floor(sums.tokens * control.number("k") + 1e-9), 1)
-        penalised = in_scope.beyond(_Side(table, 1, IN_SCOPE[Scope.ALL]).mu_of_tokens(listed))
+        penalised = in_scope.count_beyond(_Side(table, 1, IN_SCOPE[Scope.ALL]).mu_of_tokens(listed))
         beta = control.number("beta")
         added = _Beyond(0.0, -beta * penalised.change, 0.0, beta * penalised.change_bound)
         return _drop_tokens(sums, added, shrink_denominator=False)
     low, high = (
-        in_scope.beyond(control.number(end) / COVARIANCE_UNIT)
+        in_scope.count_beyond(control.number(end) / COVARIANCE_UNIT)
         for end in ("omega_low", "omega_high")
     )
     band = _Beyond(
@@ -415,7 +421,7 @@ class _Side:
         part = (self._count_beyond[index - 1] - tokens) / self._counts[index - 1]
         return EDGES[index - 1] + part * (EDGES[index] - EDGES[index - 1])
 
-    def beyond(self, mu: float | None) -> _Beyond:
+    def count_beyond(self, mu: float | None) -> _Beyond:
         """The tokens with |u| > mu."""
         if mu is None:
             return _NOTHING

@@ -116,7 +116,7 @@ def _newest(values: series.Series, stored: float | None) -> float | None:
 def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None]:
     """A run's digest, and what the next one needs, which is None before the run's first step."""
     old = run.digest
-    basis = Basis.of(run)
+    basis = Basis.read(run)
     if old is not None and basis is not None and _serves(basis, run):
         found = series.read(
             connection, run.key, _NAMES, StepRange(first=(run.step or 0) - _NEWEST_STEPS)

@@ -98,7 +98,7 @@ async def remove_deleted(backend: Backend) -> None:
         while something_is_left:
             effort = Effort()
             something_is_left = await backend.write(
-                effort.of(partial(_remove_some, run_key)),
+                effort.count(partial(_remove_some, run_key)),
                 rows=removal.ROWS_AT_ONCE,
                 run_id=removal.hidden_id(run_key),
             )
@@ -112,7 +112,7 @@ async def give_space_back(backend: Backend) -> None:
     while free > database.FREE_PAGES_KEPT and free != before:
         effort = Effort()
         await backend.write(
-            effort.of(lambda transaction: database.give_back_pages(transaction.connection)),
+            effort.count(lambda transaction: database.give_back_pages(transaction.connection)),
             rows=database.PAGES_AT_ONCE,
         )
         await _rest(backend, effort)
@@ -151,13 +151,13 @@ async def _pack_stream(
 async def _pack_row(backend: Backend, stream: FullStream, sizes: RowSizes, effort: Effort) -> int:
     """Join some rows to one; return the number of reports it has."""
     row = await backend.read(
-        effort.of(lambda connection: packing.join_next(connection, stream, sizes))
+        effort.count(lambda connection: packing.join_next(connection, stream, sizes))
     )
     if row is None:
         return 0
     try:
         await backend.write(
-            effort.of(lambda transaction: packing.replace_by(transaction.connection, row)),
+            effort.count(lambda transaction: packing.replace_by(transaction.connection, row)),
             rows=len(row.replaces) + 1,
             run_id=stream.run_id,
         )
@@ -191,7 +191,7 @@ class Effort:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def of(self, work: Callable[[_T], _R]) -> Callable[[_T], _R]:
+    def count(self, work: Callable[[_T], _R]) -> Callable[[_T], _R]:
         """Wraps work to count its CPU time."""
 
         def measured(on: _T) -> _R:

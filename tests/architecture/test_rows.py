@@ -81,8 +81,8 @@ assert torch.equal(gradient == 0, beyond) and 0 < beyond.sum() < 200
 probe.step(1)
 report = next(message for message in transport.messages if hasattr(message, "what_if"))
 curve = WhatIfCurve(report.what_if, Scope.ALL, METHODS["toy"])
-assert curve.at(None, 1.0).clip_fraction == report.scalars["clip/fraction"] == beyond.double().mean().item()
-assert curve.at(0.0, 0.0).clip_fraction == 1.0
+assert curve.evaluate(None, 1.0).clip_fraction == report.scalars["clip/fraction"] == beyond.double().mean().item()
+assert curve.evaluate(0.0, 0.0).clip_fraction == 1.0
 assert "| `toy` | keeps it while 2 S_c" in with_methods_table((ROOT / "docs/methods.md").read_text())
 """
 

@@ -123,7 +123,7 @@ class Site:
             ) as http:
                 return await read_part(
                     AsyncClient(http),
-                    View.of({"path": path, "query": parse_qsl(search), "theme": scheme}),
+                    View.read({"path": path, "query": parse_qsl(search), "theme": scheme}),
                 )
 
         return apart(read())

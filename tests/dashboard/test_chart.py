@@ -87,13 +87,13 @@ def test_a_smoothed_line_stays_behind_its_values_which_do_not_move() -> None:
 
 
 def test_the_axis_in_seconds_is_what_the_steps_took() -> None:
-    scale = Scale.of("time", columns([1, 2, 3, 4], [10.0, 10.0, 20.0, 20.0]))
-    assert [scale.at(step) for step in (1, 2, 3, 4)] == [10, 20, 40, 60]
-    assert scale.at(2.5) == 30
-    assert scale.at(5) == pytest.approx(75)  # 15 s a step on the average
+    scale = Scale.measure("time", columns([1, 2, 3, 4], [10.0, 10.0, 20.0, 20.0]))
+    assert [scale.position(step) for step in (1, 2, 3, 4)] == [10, 20, 40, 60]
+    assert scale.position(2.5) == 30
+    assert scale.position(5) == pytest.approx(75)  # 15 s a step on the average
     assert [scale.step_at(place) for place in (10, 30, 60, 75)] == pytest.approx([1, 2.5, 4, 5])
-    assert Scale.of("step", columns([4], [10.0])).at(7) == 7
-    assert Scale.of("time", columns([], [])).at(7) == 7
+    assert Scale.measure("step", columns([4], [10.0])).position(7) == 7
+    assert Scale.measure("time", columns([], [])).position(7) == 7
 
 
 def test_ticks_of_steps_are_whole() -> None:
@@ -105,9 +105,9 @@ def test_ticks_of_steps_are_whole() -> None:
 
 def test_axis_counts_what_was_not_measured() -> None:
     """Every tenth step reported; a lost report; a time that is NaN."""
-    assert Scale.of("time", columns([10, 20, 30], [5.0, 5.0, 5.0])).at(30) == 15
-    assert Scale.of("time", columns([1, 2, 4, 5], [2.0, 2.0, 2.0, 2.0])).at(5) == 10
-    assert Scale.of("time", columns([1, 2, 3, 4], [2.0, math.nan, 2.0, 2.0])).at(4) == 8
+    assert Scale.measure("time", columns([10, 20, 30], [5.0, 5.0, 5.0])).position(30) == 15
+    assert Scale.measure("time", columns([1, 2, 4, 5], [2.0, 2.0, 2.0, 2.0])).position(5) == 10
+    assert Scale.measure("time", columns([1, 2, 3, 4], [2.0, math.nan, 2.0, 2.0])).position(4) == 8
 
 
 def reduced_by(values: list[float], buckets: int) -> SeriesColumns:
@@ -120,9 +120,9 @@ def reduced_by(values: list[float], buckets: int) -> SeriesColumns:
 def test_axis_ends_where_the_steps_end(points: int, phase: int) -> None:
     """Each tenth step takes 11 s, the others 1 s."""
     seconds = [11.0 if step % 10 == phase else 1.0 for step in range(6000)]
-    scale = Scale.of("time", reduced_by(seconds, points))
-    assert scale.at(6000) == pytest.approx(12_000)
-    assert scale.at(3000) == pytest.approx(6_000, abs=15)
+    scale = Scale.measure("time", reduced_by(seconds, points))
+    assert scale.position(6000) == pytest.approx(12_000)
+    assert scale.position(3000) == pytest.approx(6_000, abs=15)
 
 
 def test_smoothing_ends_at_a_gap() -> None:
@@ -223,7 +223,7 @@ def test_the_address_is_the_view() -> None:
         "theme": "dark",
         "query": [["run", "x"], ["run", "y"], ["zoom", "10~20.5"]],
     }
-    view = View.of(stored)
+    view = View.read(stored)
     assert (view.run_id, view.scheme, view.runs, view.zoom) == (
         "a/b",
         "dark",
@@ -231,8 +231,8 @@ def test_the_address_is_the_view() -> None:
         (10.0, 20.5),
     )
     for zoom in ("20~10", "a~b", "1", "1~2~3", "nan~nan"):
-        assert View.of({"query": [["zoom", zoom]]}).zoom is None
-    empty = View.of(None)
+        assert View.read({"query": [["zoom", zoom]]}).zoom is None
+    empty = View.read(None)
     assert (empty.run_id, empty.tab, empty.window, empty.axis, empty.smooth) == (
         None,
         "overview",

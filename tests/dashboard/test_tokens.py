@@ -145,11 +145,11 @@ def test_filters(wanted: dict[str, str], found: list[str]) -> None:
 
 def test_filters_come_from_the_address() -> None:
     view = View(query={"q": "x", "sign": "up", "kept": "clipped", "a": "negative"})
-    assert token_text.Filter.of(view) == token_text.Filter(
+    assert token_text.Filter.read(view) == token_text.Filter(
         text="x", sign="up", kept="clipped", advantage="negative", mu=1.0
     )
-    assert token_text.Filter.of(view, 3.0).mu == 3.0
-    assert token_text.Filter.of(View(query={"mu": "2.5"}), 3.0).mu == 2.5
+    assert token_text.Filter.read(view, 3.0).mu == 3.0
+    assert token_text.Filter.read(View(query={"mu": "2.5"}), 3.0).mu == 2.5
 
 
 def test_what_is_cut_shows_it_and_what_is_invisible_can_be_seen() -> None:

@@ -118,7 +118,7 @@ def test_every_step_says_what_was_done_and_what_was_in_force() -> None:
         # Thresholds come from the step before and the what-if's from the same: it knows the share
         # that was clipped.
         assert report.what_if is not None
-        asked = WhatIfCurve(report.what_if, Scope.DECREASING, Method.CLIP_V).at(mu, mu)
+        asked = WhatIfCurve(report.what_if, Scope.DECREASING, Method.CLIP_V).evaluate(mu, mu)
         off = abs(asked.clip_fraction - report.scalars["clip/fraction"])
         assert off <= asked.clip_fraction_bound + 1e-9
     mus = [report.scalars["hold/mu"] for report in clipping]

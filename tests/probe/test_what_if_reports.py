@@ -12,7 +12,7 @@ from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.control import Scope
 from isentrope_wire.methods import METHODS
 from isentrope_wire.reports import StepReport
-from isentrope_wire.what_if import EDGES, WhatIfCurve, under
+from isentrope_wire.what_if import EDGES, WhatIfCurve, evaluate_control
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, pushed, reports, run_steps
 
 
@@ -70,7 +70,7 @@ def test_pushing_thresholds_brings_what_the_report_before_predicted(
     )
     assert (before.scalars["clip/fraction"], after.control_version) == (0, 1)
     assert before.what_if is not None
-    predicted = WhatIfCurve(before.what_if, Scope(scope), METHODS[method]).at(mu_low, mu_high)
+    predicted = WhatIfCurve(before.what_if, Scope(scope), METHODS[method]).evaluate(mu_low, mu_high)
     assert predicted.clip_fraction == pytest.approx(after.scalars["clip/fraction"], abs=1e-12)
     assert predicted.clip_fraction > 0
     assert predicted.unit_predicted_change == pytest.approx(
@@ -79,9 +79,9 @@ def test_pushing_thresholds_brings_what_the_report_before_predicted(
     # What is clipped now still counts: the same question has the same answer under the control in
     # force.
     assert after.what_if is not None
-    again = WhatIfCurve(after.what_if, Scope(scope), METHODS[method]).at(mu_low, mu_high)
+    again = WhatIfCurve(after.what_if, Scope(scope), METHODS[method]).evaluate(mu_low, mu_high)
     assert again.clip_fraction == pytest.approx(predicted.clip_fraction, abs=1e-12)
-    unclipped = WhatIfCurve(after.what_if, Scope(scope), METHODS[method]).at(None, None)
+    unclipped = WhatIfCurve(after.what_if, Scope(scope), METHODS[method]).evaluate(None, None)
     assert unclipped.unit_predicted_change == pytest.approx(
         before.scalars["entropy/unit_predicted_change"]
     )
@@ -111,7 +111,7 @@ def test_pushing_clip_cov_or_kl_cov_brings_what_the_report_before_predicted() ->
         (clip_cov, (before, after)),
         (kl_cov, two_steps_of_the_same_tokens(kl_cov)),
     ):
-        predicted = under(control, before.what_if)
+        predicted = evaluate_control(control, before.what_if)
         assert predicted is not None
         came = pair[1].scalars
         assert predicted.clip_fraction == pytest.approx(came["clip/fraction"], abs=1e-12)
@@ -125,7 +125,7 @@ def test_kl_cov_is_said_to_change_nothing_where_it_knows_only_a_sampler() -> Non
     kl_cov = isentrope.Control(method="kl_cov", parameters={"k": 0.2, "beta": 0.5})
     before, after = two_steps_of_the_same_tokens(kl_cov, ratio_to="sampler")
     assert before.what_if is not None
-    predicted = under(kl_cov, before.what_if)
+    predicted = evaluate_control(kl_cov, before.what_if)
     assert predicted is not None
     came = after.scalars["entropy/unit_predicted_change"]
     assert came == pytest.approx(before.scalars["entropy/unit_predicted_change"], rel=1e-9)

@@ -70,7 +70,7 @@ class Under:
 
 def under(control: Control, of_step: WhatIfSums) -> Under:
     curve = WhatIfCurve(of_step, control.scope, control.method)
-    clipped, as_it_was = curve.at(control.mu_low, control.mu_high), curve.at(None, None)
+    clipped, as_it_was = curve.evaluate(control.mu_low, control.mu_high), curve.evaluate(None, None)
     return Under(
         clipped.clip_fraction, clipped.unit_predicted_change - as_it_was.unit_predicted_change
     )

@@ -68,7 +68,7 @@ def test_right_answers_and_those_in_form_are_rewarded() -> None:
             answer = {"+": first + second, "-": first - second, "*": first * second}[sign]
             assert questions.right(number, f"{first} {sign} {second} is {answer}.") == 1
             assert questions.right(number, f"It is {answer + 1}.") == 0
-            assert questions.in_form(number, str(answer)) is None
+            assert questions.reward_form(number, str(answer)) is None
         else:
             assert re.fullmatch(r"Is \d{4} a leap year\? Yes or no\?", text)
             # Which of both is right, the verifier knows.
@@ -77,14 +77,15 @@ def test_right_answers_and_those_in_form_are_rewarded() -> None:
                 1,
             }
             assert [
-                questions.in_form(number, said) for said in (" No. ", "yes", "No, it is not", "")
+                questions.reward_form(number, said)
+                for said in (" No. ", "yes", "No, it is not", "")
             ] == [
                 FORM_REWARD,
                 FORM_REWARD,
                 0,
                 0,
             ]
-    assert {questions.in_form(number, "7") for number in range(len(KINDS))} == {None, 0}
+    assert {questions.reward_form(number, "7") for number in range(len(KINDS))} == {None, 0}
 
 
 @pytest.mark.parametrize(

@@ -359,7 +359,7 @@ def test_the_suggestion_is_the_cheapest_control_under_which_the_forecast_does_no
     assert suggestion.pace.value >= 0
     assert (
         suggestion.clip_fraction
-        == WhatIfCurve(sums(-4.0), control.scope, control.method).at(1.0, 1.0).clip_fraction
+        == WhatIfCurve(sums(-4.0), control.scope, control.method).evaluate(1.0, 1.0).clip_fraction
     )
     # A higher threshold of the list does not: five of the fifteen tokens lie beyond it.
     weaker = preview(measured, replace(control, mu_low=2.0, mu_high=2.0))

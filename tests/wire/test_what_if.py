@@ -59,14 +59,14 @@ SUMS = what_if.WhatIfSums(
 def test_thresholds_clip_within_their_scope(
     mu_low: float | None, mu_high: float | None, scope: Scope, clipped: int, change: float
 ) -> None:
-    found = what_if.WhatIfCurve(SUMS, scope, Method.CLIP_V).at(mu_low, mu_high)
+    found = what_if.WhatIfCurve(SUMS, scope, Method.CLIP_V).evaluate(mu_low, mu_high)
     assert found.clip_fraction == clipped / 20
     assert found.unit_predicted_change == pytest.approx(change / 20, abs=1e-12)
     assert (found.clip_fraction_bound, found.unit_predicted_change_bound) == (0, 0)
 
 
 def test_partial_bin_is_interpolated_with_bound() -> None:
-    found = what_if.WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V).at(1.04, None)
+    found = what_if.WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V).evaluate(1.04, None)
     assert found.clip_fraction == pytest.approx(0.2 * 2 / 20)
     assert found.unit_predicted_change == pytest.approx((-1.0 + 0.2 * 0.6) / 20)
     assert found.clip_fraction_bound == pytest.approx(0.8 * 2 / 20)
@@ -74,12 +74,12 @@ def test_partial_bin_is_interpolated_with_bound() -> None:
 
 
 def test_last_bin_gives_only_counts() -> None:
-    found = what_if.WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V).at(None, 250.0)
+    found = what_if.WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V).evaluate(None, 250.0)
     assert (found.clip_fraction, found.clip_fraction_bound) == (3 / 20, 3 / 20)
 
 
 def test_empty_bins_clip_nothing() -> None:
-    assert what_if.WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_B).at(0.0, 0.0) == what_if.WhatIf(
+    assert what_if.WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_B).evaluate(0.0, 0.0) == what_if.WhatIf(
         clip_fraction=0,
         unit_predicted_change=-0.05,
         clip_fraction_bound=0,
@@ -102,42 +102,46 @@ def test_merging_adds_in_any_order() -> None:
     merged = SUMS.merge(other)
     assert merged == other.merge(SUMS)
     assert (
-        what_if.WhatIfCurve(merged, Scope.ALL, Method.CLIP_V).at(1.0, None).clip_fraction == 3 / 22
+        what_if.WhatIfCurve(merged, Scope.ALL, Method.CLIP_V).evaluate(1.0, None).clip_fraction
+        == 3 / 22
     )
     assert (
-        what_if.WhatIfCurve(merged, Scope.ALL, Method.CLIP_B).at(0.5, None).clip_fraction == 2 / 22
+        what_if.WhatIfCurve(merged, Scope.ALL, Method.CLIP_B).evaluate(0.5, None).clip_fraction
+        == 2 / 22
     )
-    assert what_if.WhatIfCurve(merged, Scope.ALL, Method.CLIP_V).at(
+    assert what_if.WhatIfCurve(merged, Scope.ALL, Method.CLIP_V).evaluate(
         1.0, None
     ).unit_predicted_change == pytest.approx(0.2 / 22)
 
 
 def test_cap_moves_both_thresholds_outwards() -> None:
     curve = what_if.WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V)
-    free = curve.at(1.0, 1.0)
+    free = curve.evaluate(1.0, 1.0)
     assert (free.clip_fraction, free.capped) == (10 / 20, False)
     # Three lie beyond 100 and four between 3 and 3.05: both bins in full.
-    found = curve.at(1.0, 1.0, max_fraction=0.35)
+    found = curve.evaluate(1.0, 1.0, max_fraction=0.35)
     assert (found.clip_fraction, found.capped) == (7 / 20, True)
     assert found.unit_predicted_change == pytest.approx((-1.0 + 0.8) / 20)
     # One of those four: which, the sums can't tell.
-    part = curve.at(1.0, 1.0, max_fraction=0.2)
+    part = curve.evaluate(1.0, 1.0, max_fraction=0.2)
     assert part.clip_fraction == 4 / 20
     assert part.unit_predicted_change == pytest.approx((-1.0 + 0.2) / 20)
     assert part.unit_predicted_change_bound == pytest.approx(0.8 / 20)
     # A fifth of a token is one, of those beyond 100, whose A is 0.
-    assert curve.at(1.0, 1.0, max_fraction=0.01) == what_if.WhatIf(
+    assert curve.evaluate(1.0, 1.0, max_fraction=0.01) == what_if.WhatIf(
         clip_fraction=1 / 20,
         unit_predicted_change=-0.05,
         clip_fraction_bound=0,
         unit_predicted_change_bound=0,
         capped=True,
     )
-    assert curve.at(1.0, 1.0, max_fraction=0.5) == free
-    assert curve.at(1.0, 1.0, shrink_denominator=True).unit_predicted_change == pytest.approx(
+    assert curve.evaluate(1.0, 1.0, max_fraction=0.5) == free
+    assert curve.evaluate(1.0, 1.0, shrink_denominator=True).unit_predicted_change == pytest.approx(
         (-1.0 + 1.1) / 10
     )
-    assert curve.at(0.0, 0.0, shrink_denominator=True).unit_predicted_change == pytest.approx(0.0)
+    assert curve.evaluate(0.0, 0.0, shrink_denominator=True).unit_predicted_change == pytest.approx(
+        0.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,7 +159,9 @@ def test_cap_moves_both_thresholds_outwards() -> None:
 def test_impossible_threshold_or_cap_is_refused(mu: float, max_fraction: float | None) -> None:
     refused = mu if max_fraction is None else max_fraction
     with pytest.raises(what_if.WhatIfError, match=f"got {refused}"):
-        what_if.WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V).at(mu, None, max_fraction=max_fraction)
+        what_if.WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V).evaluate(
+            mu, None, max_fraction=max_fraction
+        )
 
 
 def test_slider_positions_are_rising_edges() -> None:

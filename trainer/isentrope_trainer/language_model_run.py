@@ -87,7 +87,7 @@ def train_language_model(
         trainer = GRPOTrainer(
             model=model,
             processing_class=tokenizer,
-            reward_funcs=[_reward(questions.right), _reward(questions.in_form)],
+            reward_funcs=[_reward(questions.right), _reward(questions.reward_form)],
             rollout_func=functools.partial(_rollouts, config, tokenizer, generator),
             train_dataset=Dataset.from_list(
                 [

@@ -49,7 +49,7 @@ class Filter:
     outlined."""
 
     @classmethod
-    def of(cls, view: View, usual_mu: float = 1.0) -> Filter:
+    def read(cls, view: View, usual_mu: float = 1.0) -> Filter:
         """As the address has it; without a µ in it, that of the control that acts."""
         query = view.query
         try:

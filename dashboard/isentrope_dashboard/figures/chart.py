@@ -133,7 +133,7 @@ class Scale:
     """Units of the scale that a step takes on the average."""
 
     @classmethod
-    def of(cls, axis: Axis, amounts: SeriesColumns) -> Scale:
+    def measure(cls, axis: Axis, amounts: SeriesColumns) -> Scale:
         """The scale of an axis, from what each step took: seconds, or tokens. Steps that were not
         measured count as the mean of the others."""
         measured = amounts.measured
@@ -150,7 +150,7 @@ class Scale:
             places.append(total)
         return cls(axis, amounts.step, places, mean / apart)
 
-    def at(self, step: float) -> float:
+    def position(self, step: float) -> float:
         """The place of a step; before and after the known ones, in proportion."""
         return _interpolate(step, self.steps, self.places, self.pace)
 
@@ -347,11 +347,11 @@ class Chart:
         logged: list[float | None] = []
         for at, (step, value) in enumerate(zip(columns.step, values, strict=True)):
             if step in behind_gaps:
-                xs.append(self.scale.at(step - 1))
+                xs.append(self.scale.position(step - 1))
                 ys.append(None)
                 texts.append("")
                 logged.append(None)
-            xs.append(self.scale.at(step))
+            xs.append(self.scale.position(step))
             ys.append(value)
             texts += words[at : at + 1]
             logged.append(columns.value[at])
@@ -399,7 +399,7 @@ class Chart:
         if marks:
             symbols = [symbol for _, symbol, _ in marks]
             self.scatter(
-                [self.scale.at(step) for step, *_ in marks],
+                [self.scale.position(step) for step, *_ in marks],
                 [high if symbol == "triangle-up" else low for symbol in symbols],
                 mode="markers",
                 cliponaxis=False,
@@ -455,7 +455,7 @@ class Chart:
                     lows * 2,
                     highs * 2,
                 )
-            places = [self.scale.at(step) for step in steps]
+            places = [self.scale.position(step) for step in steps]
             gap = [None] if x else []
             x += [*gap, *places, *places[::-1]]
             y += [*gap, *highs, *lows[::-1]]
@@ -482,7 +482,9 @@ class Chart:
         it."""
         line = {"color": color, "width": width, "dash": dash}
         hover = {} if "hovertemplate" in more else SKIPPED
-        self.scatter([self.scale.at(step) for step in steps], values, line=line, **hover, **more)
+        self.scatter(
+            [self.scale.position(step) for step in steps], values, line=line, **hover, **more
+        )
 
     def end(
         self, text: str, y: float, color: str, *, step: float | None = None, name: str = ""
@@ -490,13 +492,15 @@ class Chart:
         """A label in the gutter, at a value of the y axis; not where the chart is zoomed away from
         `step`. `text` must be our
         own: it is markup."""
-        x = None if step is None else self.scale.at(step)
+        x = None if step is None else self.scale.position(step)
         self.ends.append({"text": text, "x": x, "y": y, "color": color, "name": name})
 
     def pill(self, step: float, text: str, color: str, *, says: str) -> None:
         """A few characters on the x axis, at a step; `says` is shown where the mouse is over them.
         Both are markup."""
-        self.pills.append({"x": self.scale.at(step), "text": text, "color": color, "says": says})
+        self.pills.append(
+            {"x": self.scale.position(step), "text": text, "color": color, "says": says}
+        )
 
     def dot(
         self, step: float, value: float, color: str, *, symbol: str = "circle", text: str = ""
@@ -509,7 +513,7 @@ class Chart:
             "color": color,
             "line": {"color": self.ink["card"], "width": 2},
         }
-        self.scatter([self.scale.at(step)], [value], mode="markers", marker=marker, **hover)
+        self.scatter([self.scale.position(step)], [value], mode="markers", marker=marker, **hover)
 
     def level(
         self,
@@ -527,7 +531,7 @@ class Chart:
 
     def mark(self, step: float, color: str) -> None:
         """A vertical line."""
-        x = self.scale.at(step)
+        x = self.scale.position(step)
         self._shape(
             x0=x, x1=x, yref="paper", y0=0, y1=1, line={"color": color, "width": 1, "dash": "solid"}
         )
@@ -535,8 +539,8 @@ class Chart:
     def zone(self, first: float, last: float, color: str) -> None:
         """A vertical stripe behind the lines."""
         place = {
-            "x0": self.scale.at(first),
-            "x1": self.scale.at(last),
+            "x0": self.scale.position(first),
+            "x1": self.scale.position(last),
             "yref": "paper",
             "y0": 0,
             "y1": 1,

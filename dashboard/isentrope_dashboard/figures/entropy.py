@@ -111,7 +111,7 @@ def _add_forecast(chart: Chart, line: Forecast, course: EntropyForecast) -> None
     band alone."""
     color, soft = line.tone, f"{line.tone}_soft"
     if line.has_band:
-        places = [chart.scale.at(step) for step in course.step]
+        places = [chart.scale.position(step) for step in course.step]
         chart.area(
             [*places, *reversed(places)], [*course.high, *reversed(course.low)], chart.ink[soft]
         )

@@ -207,7 +207,7 @@ def _mark_not_finite(chart: Chart, histograms: HistogramColumns, low: float) -> 
     odd = [pair for pair in zip(histograms.step, histograms.not_finite, strict=True) if pair[1]]
     if odd:
         chart.scatter(
-            [chart.scale.at(step) for step, _ in odd],
+            [chart.scale.position(step) for step, _ in odd],
             [low] * len(odd),
             mode="markers",
             cliponaxis=False,
@@ -252,7 +252,7 @@ def _add_heat(
     chart.data.append(
         {
             "type": "heatmap",
-            "x": [chart.scale.at(step) for step in places],
+            "x": [chart.scale.position(step) for step in places],
             "y": centres.tolist(),
             "z": z,
             "zmin": 0,

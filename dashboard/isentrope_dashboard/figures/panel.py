@@ -80,7 +80,7 @@ class Forecast:
     the form has."""
 
     @classmethod
-    def of(cls, found: Preview, control: Control) -> Forecast:
+    def read(cls, found: Preview, control: Control) -> Forecast:
         """The line with a control, from the server's preview of it."""
         return cls(
             label=f"with {method(control.method) if control.held is None else 'hold'}",
@@ -142,7 +142,9 @@ class Shown:
             return min(run.ends[0] for run in self.runs), max(run.ends[1] for run in self.runs)
         # So wide that what comes next is never a sliver.
         beyond = max(NEXT_STEPS, 8 * (self.last - self.first) // 100) if self.is_live else 0
-        return self.scale.at(self.first), self.scale.at(max(self.last + beyond, self.first + 1))
+        return self.scale.position(self.first), self.scale.position(
+            max(self.last + beyond, self.first + 1)
+        )
 
     @property
     def ends_now(self) -> tuple[float, float]:
@@ -173,7 +175,9 @@ class Shown:
         if self.zoom is None:
             return columns
         first, last = self.zoom
-        rows = [at for at, step in enumerate(columns.step) if first <= self.scale.at(step) <= last]
+        rows = [
+            at for at, step in enumerate(columns.step) if first <= self.scale.position(step) <= last
+        ]
         kept = {
             name: [column[at] for at in rows]
             for name in ("step", "value", "min", "max", "mean", "count", "not_finite")

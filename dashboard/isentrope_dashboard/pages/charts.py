@@ -194,7 +194,7 @@ async def read_scale(client: AsyncClient, run_id: str, view: View) -> Scale:
     if view.axis == "step":
         return Scale()
     metric = TIME_STEP_SECONDS if view.axis == "time" else TOKEN_COUNT
-    return Scale.of(view.axis, await read_metric(client, run_id, metric, points=CHART_POINTS))
+    return Scale.measure(view.axis, await read_metric(client, run_id, metric, points=CHART_POINTS))
 
 
 async def read_metric(

@@ -326,7 +326,7 @@ def shown_preview(
 ) -> dict[str, Any]:
     """What the browser shows of the server's answer: numbers in words, the plot, and, from the
     newest step on, the lines of the next ones; `step` is None where they are not shown."""
-    line = Forecast.of(preview, wanted)
+    line = Forecast.read(preview, wanted)
     course, pace, label = line.course, line.pace, line.label
     ahead = None if course is None else course.entropy[-1]
     spread = ""
@@ -339,10 +339,10 @@ def shown_preview(
             preview.curves, preview.unchanged.value, scheme, width
         )
     if step is not None and course is not None:
-        ends = [scale.at(step), scale.at(step + PROMISED_STEPS)]
+        ends = [scale.position(step), scale.position(step + PROMISED_STEPS)]
         drawn["lines"] = {
             "chart-entropy": _line(
-                [scale.at(at) for at in course.step], course.entropy, label, number(ahead)
+                [scale.position(at) for at in course.step], course.entropy, label, number(ahead)
             ),
             "chart-change": _line(
                 ends, [pace, pace], label, formatting.pace(pace, preview.entropy)
@@ -410,7 +410,7 @@ def _register_push(app: Dash, api: Api) -> None:
         prevent_initial_call=True,
     )
     async def push(_asked: list[Any], reason: str | None, kept: dict[str, Any]) -> None:
-        run_id, asked = View.of(kept["view"]).run_id or "", ctx.triggered[0]["value"]
+        run_id, asked = View.read(kept["view"]).run_id or "", ctx.triggered[0]["value"]
         base, newest = kept["base"], kept["newest"]
         if base is None or not asked:
             return

@@ -129,7 +129,7 @@ def forecasts(outlook: Outlook) -> list[Forecast]:
     ]
     if diagnosis.suggestion is not None and outlook.suggested is not None:
         suggested = Control.from_document(diagnosis.suggestion.control)
-        lines.append(Forecast.of(outlook.suggested, suggested))
+        lines.append(Forecast.read(outlook.suggested, suggested))
     return lines
 
 

@@ -446,7 +446,7 @@ def register(app: Dash, api: Api) -> None:
         prevent_initial_call=True,
     )
     async def show_columns(stored: dict[str, Any], shown: list[dict[str, Any]]) -> Any:
-        chosen = columns(View.of(stored))
+        chosen = columns(View.read(stored))
         return (
             chosen
             if [one["field"] for one in chosen] != [one["field"] for one in shown]

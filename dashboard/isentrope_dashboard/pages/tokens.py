@@ -59,7 +59,7 @@ async def read(client: AsyncClient, view: View) -> Values:
     # step.
     stays, beside = wanted is not None or run.status.is_over, view.whole_number(BESIDE)
     active = (run.control.active or run.control).control
-    chosen = token_text.Filter.of(view, active.mu_low or active.mu_high or 1.0)
+    chosen = token_text.Filter.read(view, active.mu_low or active.mu_high or 1.0)
     rollouts, top, recurring, audited = await asyncio.gather(
         client.ask(calls.rollouts(run_id, step=wanted, also_in=stays)),
         client.ask(calls.tokens(run_id, step=wanted)),
@@ -288,7 +288,7 @@ COLUMNS: Sequence[dict[str, Any]] = (
 
 async def layout(_client: AsyncClient, view: View) -> Component:
     """Filters over two columns: running text, and beside it the pull and the recurring tokens."""
-    chosen = token_text.Filter.of(view)
+    chosen = token_text.Filter.read(view)
     find = basics.search("q", chosen.text, "Search texts", width=176)
     order = dmc.Select(
         id={"param": "by"},

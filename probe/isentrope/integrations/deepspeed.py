@@ -42,15 +42,15 @@ def engine_step(
             step of its own.
     """
     check(engine.__class__)
-    after = before_update(engine)
+    read_update = watch_update(engine)
     engine.step()
-    if (about := after()) is None:
+    if (about := read_update()) is None:
         return False
     probe.step(engine.global_steps, engine.optimizer, rescore, **about)
     return True
 
 
-def before_update(engine: Any) -> Callable[[], dict[str, Any] | None]:
+def watch_update(engine: Any) -> Callable[[], dict[str, Any] | None]:
     """Read what `engine.step()` will change. Called after that step, what is returned gives what
     `Probe.step` is to know about the update; None where none was made.
     """
@@ -59,13 +59,13 @@ def before_update(engine: Any) -> Callable[[], dict[str, Any] | None]:
     updates, rates = engine.global_steps, learning_rates_of(engine.optimizer)
     loss_scale = getattr(engine.optimizer, "loss_scale", 1.0)  # of float16; the others have none
 
-    def after() -> dict[str, Any] | None:
+    def read_update() -> dict[str, Any] | None:
         if engine.global_steps == updates:
             return None
         clipped = clip_factor_of(engine.get_global_grad_norm(), engine.gradient_clipping())
         return {"learning_rates": rates, "loss_scale": loss_scale, "clip_factor": clipped}
 
-    return after
+    return read_update
 
 
 @functools.cache

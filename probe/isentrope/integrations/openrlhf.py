@@ -129,13 +129,13 @@ class TrainerAttachment(attachment.Attachment):
         self, theirs: Callable[..., Any], experience: Any, *arguments: Any, **settings: Any
     ) -> Any:
         engine = self._actor.model
-        after = deepspeed.before_update(engine)
+        read_update = deepspeed.watch_update(engine)
         self._experience = experience
         try:
             result = theirs(experience, *arguments, **settings)
         finally:
             self._experience = None
-        if (about := after()) is not None:
+        if (about := read_update()) is not None:
             self.close(engine.optimizer, **about)
         return result
 

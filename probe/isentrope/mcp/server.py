@@ -116,7 +116,7 @@ def mcp_server(url: str, token: str | None) -> MCPServer[Any]:
 async def _me(callers: Callers, context: ServerRequestContext[Any, Any]) -> Me:
     """Whose token it is."""
     try:
-        me = await callers.of(context).ask(calls.me())
+        me = await callers.find(context).ask(calls.me())
     except ApiError as error:
         raise MCPError(INVALID_REQUEST, str(error)) from error
     if me.is_owner:

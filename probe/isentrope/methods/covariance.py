@@ -66,12 +66,12 @@ def select_clip_cov(
         positions_of(tokens.mask, tokens.first_position),
     )
 
-    def among(candidates: Tensor) -> Selection:
+    def choose(candidates: Tensor) -> Selection:
         # Multiplied out: with no candidate there is nothing to divide by.
         return Selection(~(candidates & (drawn * candidates.sum() < wanted)), candidates)
 
-    again = _FirstBackward(lambda gradient: among(candidates & (gradient != 0)))
-    return replace(among(candidates), in_backward=again.decide)
+    again = _FirstBackward(lambda gradient: choose(candidates & (gradient != 0)))
+    return replace(choose(candidates), in_backward=again.decide)
 
 
 class _FirstBackward:

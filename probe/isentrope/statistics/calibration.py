@@ -204,7 +204,7 @@ class Momentum:
     """The update is the gradient plus momentum times the buffer."""
 
     @classmethod
-    def of(cls, optimizer: Optimizer | SeveralOptimizers | None) -> Self | None:
+    def read(cls, optimizer: Optimizer | SeveralOptimizers | None) -> Self | None:
         """As the optimiser's group with the most trainable parameters has it; None when there is no
         optimiser to ask."""
         if optimizer is None:

@@ -134,7 +134,7 @@ def measure_contributions(tokens: StepTokens) -> list[Tensor]:
 
 def _gathered(tokens: StepTokens, chosen: Int[Tensor, " chosen"]) -> dict[str, Tensor]:
     """The fields of some tokens but for their places."""
-    found = tokens.of(chosen)
+    found = tokens.select(chosen)
     batches = [batch for batch in tokens.batches if batch.mask.numel()]
     if any(batch.token_ids is not None for batch in batches):
         ids = flat([_or_unknown(batch.token_ids, batch.mask) for batch in batches]).index_select(

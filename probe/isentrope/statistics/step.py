@@ -307,20 +307,20 @@ class SignSums:
             numbers[row * CODES :][:CODES] for row in range(5)
         )
 
-        def of(counts: Sequence[float], codes: Sequence[int]) -> int:
+        def add(counts: Sequence[float], codes: Sequence[int]) -> int:
             return int(sum(counts[code] for code in codes))
 
         return cls(
             changes=tuple(-sum(effects[code] for code in codes) for codes in _QUADRANTS.values()),
-            positive=of(tokens, _POSITIVE),
-            negative=of(tokens, _NEGATIVE),
-            clipped_positive=of(clipped, _POSITIVE),
-            clipped_negative=of(clipped, _NEGATIVE),
+            positive=add(tokens, _POSITIVE),
+            negative=add(tokens, _NEGATIVE),
+            clipped_positive=add(clipped, _POSITIVE),
+            clipped_negative=add(clipped, _NEGATIVE),
             clipped=int(sum(clipped)),
             selected=int(sum(selected)),
             kept=int(sum(kept)),
-            decreasing=of(tokens, _DECREASING),
-            increasing=of(tokens, _INCREASING),
+            decreasing=add(tokens, _DECREASING),
+            increasing=add(tokens, _INCREASING),
         )
 
 

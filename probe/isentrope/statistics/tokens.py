@@ -486,7 +486,7 @@ class StepTokens:
         """The rows from one to another, both included; a view."""
         return self._values[self._row[first] : self._row[last] + 1]
 
-    def of(self, chosen: Int[Tensor, " chosen"]) -> dict[str, Float64[Tensor, " chosen"]]:
+    def select(self, chosen: Int[Tensor, " chosen"]) -> dict[str, Float64[Tensor, " chosen"]]:
         """The rows of some tokens alone, by name."""
         rows = self._values.index_select(1, chosen).unbind()
         return {name: rows[row] for name, row in self._row.items()}

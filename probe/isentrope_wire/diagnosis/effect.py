@@ -33,8 +33,8 @@ from isentrope_wire.what_if import (
     WhatIfSums,
     band_answer,
     bonus_answer,
+    evaluate_control,
     merged,
-    under,
 )
 
 EFFECT_STEPS = 10
@@ -107,13 +107,14 @@ class LastSteps:
             self._curves[method, scope] = [WhatIfCurve(sums, scope, method) for sums in self.sums]
         return self._curves[method, scope]
 
-    def under(self, control: Control) -> list[WhatIf] | None:
+    def evaluate(self, control: Control) -> list[WhatIf] | None:
         """Each step under a control; None where there are none, or their sums do not know it."""
         curves: Sequence[WhatIfCurve | None] = [None] * len(self.sums)
         if control.method.thresholds and control.hold is None:
             curves = self.curves(control.method, control.scope)
         answers = [
-            under(control, sums, curve) for sums, curve in zip(self.sums, curves, strict=True)
+            evaluate_control(control, sums, curve)
+            for sums, curve in zip(self.sums, curves, strict=True)
         ]
         known = [answer for answer in answers if answer is not None]
         return known if known and len(known) == len(answers) else None
@@ -122,7 +123,7 @@ class LastSteps:
     def added_by_active(self) -> list[float]:
         """What the active control adds to the unit prediction of each of the steps; where their
         sums don't know it, what was added to them on average."""
-        answers = None if self.active is None else self.under(self.active)
+        answers = None if self.active is None else self.evaluate(self.active)
         if answers is None:
             return [self.intervention] * len(self.sums)
         return self.added(answers)
@@ -190,7 +191,7 @@ def _answers(control: Control, last: LastSteps, course: Course | None) -> Sequen
     is_constant = control.value("target_entropy") is None
     if control.method == Method.ENTROPY_BONUS and is_constant and effect is not None and last.sums:
         return [bonus_answer(control, sums, effect) for sums in last.sums]
-    return last.under(control)
+    return last.evaluate(control)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,7 +346,7 @@ def effect_curves(control: Control, last: LastSteps, course: Course | None) -> E
 
     def side(*, low: bool) -> EffectCurve:
         at_edges = [
-            [answer.at(mu if low else None, None if low else mu) for answer in answers]
+            [answer.evaluate(mu if low else None, None if low else mu) for answer in answers]
             for mu in EDGES
         ]
         fractions = [[answer.clip_fraction for answer in at_mu] for at_mu in at_edges]
@@ -438,7 +439,7 @@ def dead_parts(wanted: Control, last: LastSteps) -> list[str]:
 
 
 def _warn_of_no_token(wanted: Control, last: LastSteps) -> Iterator[str]:
-    found = under(wanted, merged(last.sums)) if last.sums else None
+    found = evaluate_control(wanted, merged(last.sums)) if last.sums else None
     if found is None:
         return
     if wanted.method == "clip_cov" and found.capped:

@@ -62,7 +62,7 @@ class Basis:
     early_entropies: list[float]
 
     @classmethod
-    def of(cls, run: Run) -> Basis | None:
+    def read(cls, run: Run) -> Basis | None:
         """That of a run's newest digest; None where there is none, or its timeline changed
         since."""
         basis = None if run.basis is None else cls(**run.basis)
@@ -72,7 +72,7 @@ class Basis:
 def measured(connection: Connection, run: Run, *, for_control: bool = True) -> Measured:
     """What a run's diagnosis is made of, read on a connection that reads one consistent state.
     `for_control=False` leaves out what only its cause, a suggestion and previews need."""
-    basis = Basis.of(run)
+    basis = Basis.read(run)
     first = first_step(connection, run) if basis is None else basis.first_step
     applied = controls.newest_applied(connection, run.key)
     active = None if applied is None else judged(connection, run, [control_version(applied)])[0]

@@ -229,7 +229,7 @@ def take_in(
         )
     stream = state.stream
     fresh, contradicting = _compare_with_stored(transaction, state, sorted_out.arrivals)
-    fresh = series.within(connection, sender.run_id, stream, fresh)
+    fresh = series.drop_excess(connection, sender.run_id, stream, fresh)
     refused = [*sorted_out.refused, *contradicting]
     records.keep_refused(connection, stream.key, refused, now)
     for item in refused:

@@ -186,7 +186,7 @@ class SeriesLimit:
         self._limit = series_per_run
         self._names: OrderedDict[str, set[str]] = OrderedDict()
 
-    def within(
+    def drop_excess(
         self, connection: Connection, run_id: str, stream: Stream, arrivals: Sequence[Arrival]
     ) -> list[Arrival]:
         """Return the arrivals, their reports without the metrics that are too many."""

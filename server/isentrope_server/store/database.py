@@ -211,7 +211,7 @@ def build_answer(kind: type[_T], row: Row[*tuple[Any, ...]]) -> _T:
 
 def _prepare_sqlite(engine: Engine, *, begin: str, read_only: bool) -> None:
     @event.listens_for(engine, "connect")
-    def _on_connect(connection: SqliteConnection, _record: object) -> None:
+    def set_pragmas(connection: SqliteConnection, _record: object) -> None:
         # The driver must not begin transactions: it would leave DDL and SAVEPOINT outside of them.
         connection.isolation_level = None
         pragmas = [
@@ -230,7 +230,7 @@ def _prepare_sqlite(engine: Engine, *, begin: str, read_only: bool) -> None:
         connection.create_function("lower", 1, _lower_text, deterministic=True)
 
     @event.listens_for(engine, "begin")
-    def _on_begin(connection: Connection) -> None:
+    def begin_transaction(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
 
 
@@ -242,7 +242,7 @@ def _lower_text(value: str | float | bytes | None) -> str | int | float | bytes 
 
 def _watch(engine: Engine, file: OpenedFile, *, each_transaction: bool) -> None:
     @event.listens_for(engine, "do_connect")
-    def _on_connecting(*_: object) -> None:
+    def check_file(*_: object) -> None:
         # SQLite would make a new, empty file.
         file.check()
 
@@ -257,7 +257,7 @@ def _watch(engine: Engine, file: OpenedFile, *, each_transaction: bool) -> None:
     if each_transaction:
 
         @event.listens_for(engine, "begin")
-        def _on_begin(_connection: Connection) -> None:
+        def check_each_begin(_connection: Connection) -> None:
             file.check()
 
     else:
@@ -270,20 +270,20 @@ def _watch(engine: Engine, file: OpenedFile, *, each_transaction: bool) -> None:
                     connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     @event.listens_for(engine, "handle_error")
-    def _on_error(context: ExceptionContext) -> None:
+    def notice_error(context: ExceptionContext) -> None:
         file.notice(context.original_exception)
 
 
 def _prepare_postgresql(engine: Engine, session: Mapping[str, str]) -> None:
     @event.listens_for(engine, "connect")
-    def _on_connect(connection: Any, _record: object) -> None:
+    def set_session(connection: Any, _record: object) -> None:
         with connection.cursor() as cursor:
             for name, value in session.items():
                 cursor.execute("SELECT set_config(%s, %s, false)", (name, value))
         connection.commit()
 
     @event.listens_for(engine, "handle_error")
-    def _on_error(context: ExceptionContext) -> None:
+    def hide_values(context: ExceptionContext) -> None:
         # After the first line PostgreSQL's message contains values of the statement.
         for error in (context.original_exception, context.sqlalchemy_exception):
             if error is not None and error.args:

@@ -89,9 +89,9 @@ def test_the_scale_of_float16_is_the_one_before_the_update() -> None:
         global_steps=0, optimizer=SimpleNamespace(param_groups=[], loss_scale=1024.0)
     )
     engine.get_global_grad_norm, engine.gradient_clipping = lambda: None, lambda: 0.0
-    after = deepspeed.before_update(engine)
+    read_update = deepspeed.watch_update(engine)
     engine.optimizer.loss_scale, engine.global_steps = 512.0, 1
-    assert after() == {"learning_rates": None, "loss_scale": 1024.0, "clip_factor": None}
+    assert read_update() == {"learning_rates": None, "loss_scale": 1024.0, "clip_factor": None}
 
 
 @pytest.mark.usefixtures("installed")

@@ -96,7 +96,9 @@ class CollapsingPlant:
         sums = step_sums(raising - self._drift / GAIN, raising)
         scope = action.scope if action.mu is not None else Scope.ALL
         unit = (
-            WhatIfCurve(sums, scope, Method.CLIP_V).at(action.mu, action.mu).unit_predicted_change
+            WhatIfCurve(sums, scope, Method.CLIP_V)
+            .evaluate(action.mu, action.mu)
+            .unit_predicted_change
         )
         if action.bonus is not None and self._bonus_effect is not None:
             unit += action.bonus * self._bonus_effect

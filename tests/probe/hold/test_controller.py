@@ -57,7 +57,7 @@ def test_the_threshold_gives_the_correction_that_is_wanted(entropy: float) -> No
     state, action = decided(HOLD, clipping_at(1.0), measured(entropy), step=10)
     assert (action.status, action.scope) == (HoldStatus.HOLDING, Scope.DECREASING)
     curve = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V)
-    reached = curve.at(action.mu, action.mu).unit_predicted_change
+    reached = curve.evaluate(action.mu, action.mu).unit_predicted_change
     assert 0.5 * reached == pytest.approx(RATE * (0.5 - entropy), abs=1e-6)
     assert state.mu == action.mu
     assert state.plans[-1] == Plan(10, reached)
@@ -111,7 +111,7 @@ def test_where_the_cap_binds_no_lower_threshold_is_looked_for_and_the_plan_is_wh
     state, action = decided(HOLD, clipping_at(1.6), measured(0.46), step=10, max_fraction=0.1)
     assert action.status == HoldStatus.LIMIT
     assert action.mu == pytest.approx(1.5, abs=1e-6)
-    capped = curve.at(0.5, 0.5, max_fraction=0.1).unit_predicted_change
+    capped = curve.evaluate(0.5, 0.5, max_fraction=0.1).unit_predicted_change
     assert state.plans[-1].unit_prediction == pytest.approx(capped, abs=1e-6)
     state, action = decided(HOLD, clipping_at(1.0), measured(0.46), step=10, max_fraction=0.9)
     assert state.plans[-1].unit_prediction > capped
@@ -127,7 +127,7 @@ def test_a_mean_over_the_kept_tokens_alone_is_solved_for_as_such(entropy: float)
         HOLD, clipping_at(1.0), measured(entropy), step=10, denominator="shrink"
     )
     curve = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V)
-    reached = curve.at(action.mu, action.mu, shrink_denominator=True).unit_predicted_change
+    reached = curve.evaluate(action.mu, action.mu, shrink_denominator=True).unit_predicted_change
     assert action.status == HoldStatus.HOLDING
     assert 0.5 * reached == pytest.approx(RATE * (0.5 - entropy), abs=1e-6)
     assert state.plans[-1].unit_prediction == reached
@@ -139,7 +139,7 @@ def test_bonus_acts_where_no_threshold_suffices() -> None:
     state, action = clipping_at(1.35), None
     _, alone = decided(replace(hold, lever=HoldLever.THRESHOLDS), state, numbers, step=10)
     assert (alone.status, alone.mu, alone.bonus) == (HoldStatus.LIMIT, 1.3, None)
-    before = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V).at(1.35, 1.35)
+    before = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V).evaluate(1.35, 1.35)
     last = before.unit_predicted_change
     for _ in range(20):
         state = replace(state, plans=(Plan(9, last),))

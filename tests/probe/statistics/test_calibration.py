@@ -79,7 +79,7 @@ def test_sgd_is_predicted_exactly(settings: dict[str, Any], max_norm: float) -> 
     slope = torch.randn(5, generator=generator, dtype=torch.float64)
     weights = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
     optimizer = torch.optim.SGD([weights], lr=0.03, **settings)
-    momentum, calibration = Momentum.of(optimizer), Calibration()
+    momentum, calibration = Momentum.read(optimizer), Calibration()
     assert momentum is not None
     for step in range(60):
         weights.grad = torch.randn(5, generator=generator, dtype=torch.float64) - 0.2 * slope
@@ -132,7 +132,7 @@ def test_gain_counts_all_steps_moved() -> None:
 def test_momentum_is_read_from_optimisers(
     optimizer: Callable[..., Any], expected: Momentum
 ) -> None:
-    assert Momentum.of(optimizer([torch.zeros(1, requires_grad=True)], lr=0.1)) == expected
+    assert Momentum.read(optimizer([torch.zeros(1, requires_grad=True)], lr=0.1)) == expected
 
 
 def with_outlier(outlier: float, at: int = 200, steps: int = 400) -> list[CalibratedPrediction]:

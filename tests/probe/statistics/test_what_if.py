@@ -101,7 +101,7 @@ def test_at_the_edges_it_is_exactly_what_the_gate_would_have_done(
     for _ in range(60):
         mu_low, mu_high = draw.choice([*EDGES[:60], None]), draw.choice(EDGES[:60])
         control = Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope)
-        found = WhatIfCurve(sums, scope, method).at(mu_low, mu_high)
+        found = WhatIfCurve(sums, scope, method).evaluate(mu_low, mu_high)
         fraction, change = tokens.by_force(control, statistics)
         assert found.clip_fraction == pytest.approx(fraction, abs=1e-12)
         assert found.unit_predicted_change == pytest.approx(change, abs=1e-12)
@@ -118,7 +118,7 @@ def test_between_the_edges_it_lies_within_the_bounds_it_states(method: Method) -
     errors = []
     for _ in range(200):
         mu_low, mu_high, scope = draw.uniform(0, 4), draw.uniform(0, 9), draw.choice(list(Scope))
-        found = WhatIfCurve(sums, scope, method).at(mu_low, mu_high)
+        found = WhatIfCurve(sums, scope, method).evaluate(mu_low, mu_high)
         control = Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope)
         fraction, change = tokens.by_force(control, statistics)
         assert abs(found.clip_fraction - fraction) <= found.clip_fraction_bound + 1e-12
@@ -163,11 +163,11 @@ def test_a_cap_leaves_the_furthest_tokens_within_the_bounds_stated(method: Metho
         )
         scope, fraction = draw.choice(list(Scope)), draw.choice([0.001, 0.02, 0.1, 1.0])
         control = Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope)
-        found = WhatIfCurve(sums, scope, method).at(mu_low, mu_high, max_fraction=fraction)
+        found = WhatIfCurve(sums, scope, method).evaluate(mu_low, mu_high, max_fraction=fraction)
         share, change = furthest(tokens, control, statistics, fraction)
         assert abs(found.clip_fraction - share) <= found.clip_fraction_bound + 1e-9
         assert abs(found.unit_predicted_change - change) <= found.unit_predicted_change_bound + 1e-9
-        uncapped = WhatIfCurve(sums, scope, method).at(mu_low, mu_high)
+        uncapped = WhatIfCurve(sums, scope, method).evaluate(mu_low, mu_high)
         assert found.capped == (
             uncapped.clip_fraction * sums.tokens > int(sums.tokens * fraction + 1e-9)
         )
@@ -196,7 +196,9 @@ def test_a_mean_over_the_kept_tokens_is_what_a_shrunken_denominator_makes_of_the
         )
         control = Control(method=Method.CLIP_V, mu_low=mu_low, mu_high=mu_high, scope=scope)
         fraction, change = tokens.by_force(control, statistics)
-        found = WhatIfCurve(sums, scope, Method.CLIP_V).at(mu_low, mu_high, shrink_denominator=True)
+        found = WhatIfCurve(sums, scope, Method.CLIP_V).evaluate(
+            mu_low, mu_high, shrink_denominator=True
+        )
         assert (
             abs(found.unit_predicted_change - change / (1 - fraction))
             <= found.unit_predicted_change_bound + 1e-9
@@ -227,8 +229,8 @@ def test_thresholds_are_counted_from_the_tokens_themselves_where_none_are_given(
 def test_thresholds_counted_from_nothing_clip_nothing() -> None:
     tokens = Tokens(100, seed=8)
     sums = read(tokens.sums(statistics_like(statistics_of(tokens), torch.nan)))
-    assert WhatIfCurve(sums, Scope.ALL, Method.CLIP_V).at(0.0, 0.0).clip_fraction == 0
-    assert WhatIfCurve(sums, Scope.ALL, Method.CLIP_B).at(0.0, 0.0).clip_fraction == 0
+    assert WhatIfCurve(sums, Scope.ALL, Method.CLIP_V).evaluate(0.0, 0.0).clip_fraction == 0
+    assert WhatIfCurve(sums, Scope.ALL, Method.CLIP_B).evaluate(0.0, 0.0).clip_fraction == 0
 
 
 def test_without_spread_every_token_off_the_centre_lies_beyond_every_threshold() -> None:
@@ -237,5 +239,5 @@ def test_without_spread_every_token_off_the_centre_lies_beyond_every_threshold()
     control = Control(method="clip_v", mu_low=3.0, mu_high=3.0)
     fraction, _ = tokens.by_force(control, statistics)
     assert fraction > 0.5
-    found = WhatIfCurve(read(tokens.sums(statistics)), Scope.ALL, Method.CLIP_V).at(3.0, 3.0)
+    found = WhatIfCurve(read(tokens.sums(statistics)), Scope.ALL, Method.CLIP_V).evaluate(3.0, 3.0)
     assert found.clip_fraction == pytest.approx(fraction)

@@ -74,10 +74,13 @@ def test_a_figure_without_runs_is_written(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_a_quick_pass_writes_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base, off_policy = Plan(seeds=(0,), quick=True).base, Plan(seeds=(0,), quick=True).off_policy
+    base, off_policy = (
+        Plan(seeds=(0,), quick=True).base,
+        Plan(seeds=(0,), quick=True).several_updates,
+    )
     evaluation = EvaluationConfig(every=5, problems=4, samples=2, k=2)
     monkeypatch.setattr(Plan, "base", replace(base, steps=10, prompts=4, evaluation=evaluation))
-    monkeypatch.setattr(Plan, "off_policy", {**off_policy, "prompts": 8, "steps": 12})
+    monkeypatch.setattr(Plan, "several_updates", {**off_policy, "prompts": 8, "steps": 12})
     done = CliRunner().invoke(main, ["reproduce", "--quick", "--json", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     verdicts = {figure["name"]: figure["verdict"] for figure in json.loads(done.stdout)["figures"]}

@@ -40,7 +40,7 @@ class PrefixTree:
     """int64 [rollouts, completion length]: the node after which this token was drawn; 0 where the
     mask is False."""
 
-    def of_tokens(self, of_nodes: Tensor) -> Tensor:
+    def select_tokens(self, of_nodes: Tensor) -> Tensor:
         """What belongs to the nodes, [nodes, n], where tokens were drawn after them: [rollouts,
         completion length, n]."""
         chosen = of_nodes.index_select(0, self.node_before_token.flatten())
@@ -227,8 +227,8 @@ def tree_reading(model: LlamaForCausalLM, rollouts: Rollouts, *, hidden: bool = 
     """As `Policy.read`, every distinct beginning of a prompt's completions read once."""
     tree = prefix_tree(rollouts, model.config.vocab_size)
     of_nodes = tree_hidden(model, rollouts, tree)
-    logits = tree.of_tokens(model.lm_head(of_nodes))
-    return Reading(logits, tree.of_tokens(of_nodes) if hidden else None)
+    logits = tree.select_tokens(model.lm_head(of_nodes))
+    return Reading(logits, tree.select_tokens(of_nodes) if hidden else None)
 
 
 def padded_reading(model: PreTrainedModel, rollouts: Rollouts, *, hidden: bool = False) -> Reading:

@@ -136,7 +136,7 @@ class Questions:
         answer = kind.read(completion)
         return float(answer is not None and dataset.score_answer(answer, entry) == 1.0)
 
-    def in_form(self, number: int, completion: str) -> float | None:
+    def reward_form(self, number: int, completion: str) -> float | None:
         """`FORM_REWARD` for an answer in the form that was asked for, else 0; None where none
         was."""
         form = self._problems[number][0].form

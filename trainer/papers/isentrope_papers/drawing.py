@@ -160,7 +160,7 @@ def points(
     axes.plot(x, y, as_look.marker, color=as_look.color, markersize=size, alpha=alpha, label=label)
 
 
-def against(
+def draw_over(
     axes: Axes,
     positions: Sequence[float],
     values: Sequence[Sequence[float]],

@@ -183,7 +183,7 @@ class Plan:
         )
 
     @property
-    def off_policy(self) -> Mapping[str, Any]:
+    def several_updates(self) -> Mapping[str, Any]:
         """Fields of `TrainingConfig` for several updates of one batch, as both papers train, at
         about the cost of the base."""
         if self.quick:

@@ -87,7 +87,8 @@ def _shown(
     row_of = chosen - starts[part_of]
     if points is None or len(chosen) <= points:
         return [
-            parts[index].at(int(row)) for index, row in zip(part_of.tolist(), row_of, strict=True)
+            parts[index].read_row(int(row))
+            for index, row in zip(part_of.tolist(), row_of, strict=True)
         ]
     return _reduced(parts, part_of, row_of, points)
 
@@ -107,7 +108,7 @@ class _Part:
     steps: NDArray[np.int64]
     histograms: Histograms
 
-    def at(self, row: int) -> _Counts:
+    def read_row(self, row: int) -> _Counts:
         return _counts(self.steps, self.histograms, row)
 
 
@@ -153,7 +154,7 @@ def _reduced(
     added."""
     ends = np.linspace(0, len(row_of), points + 1).astype(np.intp)[1:]
     bucket_of = np.searchsorted(ends, np.arange(len(row_of)), side="right")
-    buckets = [parts[part_of[end - 1]].at(int(row_of[end - 1])) for end in ends]
+    buckets = [parts[part_of[end - 1]].read_row(int(row_of[end - 1])) for end in ends]
     low, high = (
         np.array([getattr(bucket, edge) for bucket in buckets]) for edge in ("low", "high")
     )

@@ -68,7 +68,7 @@ def scores(run: Run) -> dict[int, Score]:
 def measured_at(run: Run, place: int, what_if: Sequence[WhatIfSums] = ()) -> Measured:
     """What a diagnosis is made of after one of a run's steps."""
 
-    def at(values: Series) -> dict[int, float]:
+    def finite_values(values: Series) -> dict[int, float]:
         return finite(zip(run.steps[: place + 1].tolist(), values.tolist(), strict=False))
 
     def series(name: str) -> Series:
@@ -84,15 +84,15 @@ def measured_at(run: Run, place: int, what_if: Sequence[WhatIfSums] = ()) -> Mea
     return Measured(
         step=int(run.steps[place]),
         first_step=int(run.steps[0]),
-        entropies=at(run.series(metrics.ENTROPY_MEAN)),
-        observed=at(
+        entropies=finite_values(run.series(metrics.ENTROPY_MEAN)),
+        observed=finite_values(
             series(metrics.ENTROPY_UNSEEN_CHANGE if is_unseen else metrics.ENTROPY_OBSERVED_CHANGE)
         ),
-        by_control=at(by_control),
-        explained=at(
+        by_control=finite_values(by_control),
+        explained=finite_values(
             np.where(np.isfinite(by_control), series(metrics.ENTROPY_PREDICTION_R2), np.nan)
         ),
-        targets=at(series(metrics.HOLD_TARGET)),
+        targets=finite_values(series(metrics.HOLD_TARGET)),
         is_acting=metrics.HOLD_MU in scalars,
         last=last,
     )

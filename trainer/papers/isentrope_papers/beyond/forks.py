@@ -99,7 +99,7 @@ class Forks(Figure):
         if plan.quick:
             return arms
         # With one update a batch KL-Cov can't act.
-        several = dict(plan.off_policy, steps=LATER + LONGER, evaluation=None)
+        several = dict(plan.several_updates, steps=LATER + LONGER, evaluation=None)
         return arms | {
             f"{name} from {LATER}, off-policy": replace(
                 plan.run(controls[name], **several), pushed_after=LATER

@@ -149,7 +149,7 @@ class Prediction(Figure):
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         settings = {
             f"{one.label}, {way}-policy": plan.run(algorithm=name, **changed)
-            for way, changed in (("on", {}), ("off", plan.off_policy))
+            for way, changed in (("on", {}), ("off", plan.several_updates))
             for name, one in ALGORITHMS.items()
         }
         fresh = 32 if plan.quick else FRESH_COMPLETIONS

@@ -232,7 +232,7 @@ class OffPolicy(Figure):
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         controls = {GRPO: None, CLIP_V: clipping("clip_v")}
         return {
-            f"{label}, off-policy": plan.run(control, **plan.off_policy)
+            f"{label}, off-policy": plan.run(control, **plan.several_updates)
             for label, control in controls.items()
         }
 

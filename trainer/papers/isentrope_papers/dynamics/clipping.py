@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from isentrope_papers.drawing import Picture, against, courses, panels
+from isentrope_papers.drawing import Picture, courses, draw_over, panels
 from isentrope_papers.evidence import check_at_most, ends_above, trend
 from isentrope_papers.figure import Check, Figure, Results, Row, group_by_seed, paired
 from isentrope_papers.runs import Run
@@ -65,7 +65,7 @@ class Thresholds(Figure):
             fractions = [
                 [100 * run.mean(CLIP_FRACTION) for run in runs] for runs in of_thresholds.values()
             ]
-            against(panel, THRESHOLDS, fractions, label="clipped, % of tokens", index=1)
+            draw_over(panel, THRESHOLDS, fractions, label="clipped, % of tokens", index=1)
             panel.set_xscale("log", base=2)
             panel.set_xticks(THRESHOLDS, [f"{mu:g}" for mu in THRESHOLDS])
             panel.set(xlabel="threshold µ, standard deviations", ylabel="clipped, % of tokens")
@@ -73,7 +73,7 @@ class Thresholds(Figure):
             other = panel.twinx()
             other.grid(visible=False)
             ends = [[run.end(ENTROPY_MEAN) for run in runs] for runs in of_thresholds.values()]
-            against(other, THRESHOLDS, ends, label="entropy at the end", index=2)
+            draw_over(other, THRESHOLDS, ends, label="entropy at the end", index=2)
             other.set_ylabel("entropy at the end, nats")
             other.spines.right.set_visible(True)
             panel.legend(handles=[*panel.containers, *other.containers], loc="upper right")

@@ -42,9 +42,9 @@ PPO: Mapping[str, Mapping[str, Any] | None] = {
 
 def method_arms(plan: Plan) -> dict[str, RunSettings]:
     """Off-policy, as the papers train: some methods do nothing where every ratio is 1."""
-    arms = {label: plan.run(control, **plan.off_policy) for label, control in METHODS.items()}
+    arms = {label: plan.run(control, **plan.several_updates) for label, control in METHODS.items()}
     return arms | {
-        label: plan.run(control, **plan.off_policy, algorithm="ppo")
+        label: plan.run(control, **plan.several_updates, algorithm="ppo")
         for label, control in PPO.items()
     }
 

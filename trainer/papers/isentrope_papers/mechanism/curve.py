@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from isentrope_papers.drawing import Picture, against, look, panels, points
+from isentrope_papers.drawing import Picture, draw_over, look, panels, points
 from isentrope_papers.evidence import check_at_least, correlated, higher, trend
 from isentrope_papers.figure import Check, Figure, Results, Row, group_by_seed
 from isentrope_papers.runs import Run, Series
@@ -314,7 +314,7 @@ class Sizes(Figure):
                 [getattr(curve, name) for curve in of_seeds.values()]
                 for of_seeds in curves.values()
             ]
-            against(panel, list(curves), values, label=label, index=1)
+            draw_over(panel, list(curves), values, label=label, index=1)
             panel.set_xscale("log")
             panel.set_xticks(list(curves), [f"{parameters / 1e6:g}M" for parameters in curves])
             panel.minorticks_off()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from isentrope_papers.drawing import Picture, against, courses, panels
+from isentrope_papers.drawing import Picture, courses, draw_over, panels
 from isentrope_papers.evidence import ends_above, higher, trend
 from isentrope_papers.figure import Check, Figure, Results, group_by_seed, paired
 from isentrope_papers.runs import Run
@@ -150,10 +150,10 @@ class CovarianceControl(Figure):
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         return {
-            BASELINE: plan.run(**plan.off_policy),
-            CLIP_HIGHER: plan.run(loss=LossConfig(clip_high=0.28), **plan.off_policy),
-            CLIP_COV: plan.run(clip_cov(), loss=OPEN, **plan.off_policy),
-            KL_COV: plan.run(kl_cov(), loss=OPEN, **plan.off_policy),
+            BASELINE: plan.run(**plan.several_updates),
+            CLIP_HIGHER: plan.run(loss=LossConfig(clip_high=0.28), **plan.several_updates),
+            CLIP_COV: plan.run(clip_cov(), loss=OPEN, **plan.several_updates),
+            KL_COV: plan.run(kl_cov(), loss=OPEN, **plan.several_updates),
         }
 
     def draw(self, results: Results) -> Picture:
@@ -206,7 +206,7 @@ class CovarianceKnobs(Figure):
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         def run(control: dict[str, object]) -> RunSettings:
-            return plan.run(control, loss=OPEN, **plan.off_policy)
+            return plan.run(control, loss=OPEN, **plan.several_updates)
 
         return {
             **{_label("Clip-Cov, share", ratio): run(clip_cov(ratio)) for ratio in RATIOS},
@@ -229,7 +229,7 @@ class CovarianceKnobs(Figure):
             axes[column].legend()
             ends = [[run.end(ENTROPY_MEAN) for run in runs] for runs in of_values.values()]
             below = axes[3 + column]
-            against(below, values, ends, label="", index=1)
+            draw_over(below, values, ends, label="", index=1)
             below.set_xscale("log")
             below.set_xticks(values, list(of_values))
             below.minorticks_off()

@@ -10,9 +10,9 @@ import numpy as np
 from isentrope_papers import drawing
 from isentrope_papers.drawing import (
     Picture,
-    against,
     averaged,
     course,
+    draw_over,
     look,
     panels,
     points,
@@ -166,7 +166,7 @@ class TopShares(_OfPlainRuns):
         picture, (panel,) = panels(1, 1)
         runs = self.plain(results)
         shown = [share for share, metric in SHARES.items() if metric in runs[0].names]
-        against(
+        draw_over(
             panel,
             shown,
             [[run.mean(SHARES[share]) for run in runs] for share in shown],
