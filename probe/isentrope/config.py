@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+from isentrope.run_config import jsonable
 from isentrope.trackers import Tracker, requested_trackers
 from isentrope_wire import environment
+from isentrope_wire.control import CAPABILITIES, Control, Hold
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import (
     DEFAULT_NAME,
@@ -44,6 +46,8 @@ class ProbeConfig:
     project: str = DEFAULT_PROJECT
     run_id: str = ""
     """Empty: made from the name. All ranks and attempts of one run share it."""
+    wanted_run_id: str = ""
+    """The run id as it was asked for; empty: any will do."""
     rank: int = 0
     world_size: int = 1
     mode: Mode = "online"
@@ -69,6 +73,13 @@ class ProbeConfig:
     texts: bool = True
     """Whether texts of tokens, prompts and answers may be reported."""
     trackers: tuple[Tracker, ...] = ()
+    control: Control = field(default_factory=Control)
+    """What the run starts with."""
+    counts: bool = True
+    """Whether this rank's tokens count. False: another rank has them, too."""
+    shown_config: Mapping[str, Any] = field(default_factory=dict)
+    """The run's hyper-parameters as JSON."""
+    tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("name", "project", "run_id"):
@@ -116,6 +127,17 @@ class ProbeConfig:
             raise ConfigurationError(
                 f'influence_every must be 0, or a number of steps with coupling="model"; {got}.'
             )
+        if self.control.capability not in CAPABILITIES:
+            raise ConfigurationError(
+                f"This probe can apply {', '.join(CAPABILITIES)}; the control needs"
+                f" {self.control.capability}."
+            )
+        if self.mode == "disabled" and self.control.hold is not None:
+            raise ConfigurationError(
+                "hold is decided from the numbers of the reports, and mode disabled builds none."
+                " Use mode offline or online, or leave hold out."
+            )
+        _check_tags(self.tags)
 
     @classmethod
     def read_environment(
@@ -128,12 +150,23 @@ class ProbeConfig:
         coupling: Coupling | None = None,
         rank_and_world_size: tuple[int, int] | None = None,
         trackers: object = None,
+        control: Control | None = None,
+        hold: Mapping[str, object] | float | str | None = None,
+        counts: bool = True,
+        config: object = None,
+        tags: Sequence[str] = (),
         **others: Any,
     ) -> ProbeConfig:
-        """Read settings: arguments win over ISENTROPE_* variables, these over defaults. Rank and
-        size are those of the process group whose ranks share the settings; None: there is none, and
-        RANK and WORLD_SIZE count as torchrun sets them."""
-        run_id = wanted_run_id(run_id)
+        """Read the settings, named as the arguments of `Probe`: arguments win over ISENTROPE_*
+        variables, these over defaults. Rank and size are those of the process group whose ranks
+        share the settings; None: there is none, and RANK and WORLD_SIZE count as torchrun sets
+        them."""
+        if not counts and (rank_and_world_size is None or rank_and_world_size[0] == 0):
+            raise ConfigurationError(
+                "counts=False is for a rank whose tokens another rank counts, got it on rank 0,"
+                " which reports the steps. Pass it on the other ranks that hold the same tokens."
+            )
+        run_id = run_id or os.environ.get("ISENTROPE_RUN_ID") or ""
         rank, world_size = rank_and_world_size or (
             _integer_from_environment("RANK", 0),
             _integer_from_environment("WORLD_SIZE", 1),
@@ -148,6 +181,7 @@ class ProbeConfig:
             name=name or os.environ.get("ISENTROPE_NAME") or DEFAULT_NAME,
             project=project or os.environ.get("ISENTROPE_PROJECT") or DEFAULT_PROJECT,
             run_id=run_id,
+            wanted_run_id=run_id,
             rank=rank,
             world_size=world_size,
             mode=cast(Mode, mode or os.environ.get("ISENTROPE_MODE") or "online"),
@@ -156,28 +190,45 @@ class ProbeConfig:
             or cast("Coupling | None", os.environ.get("ISENTROPE_COUPLING") or None),
             texts=switched_on("ISENTROPE_TEXTS", by_default=True),
             trackers=requested_trackers(trackers),
+            control=_read_control(control, hold),
+            counts=counts,
+            shown_config=jsonable(
+                config or {}, hides_secrets=switched_on("ISENTROPE_REDACT", by_default=True)
+            ),
+            tags=_read_tags(tags),
             **others,
         )
 
 
-def wanted_run_id(run_id: str | None) -> str:
-    """The run id requested by argument or environment; empty when any will do."""
-    return run_id or os.environ.get("ISENTROPE_RUN_ID") or ""
+def _read_control(control: object, hold: Mapping[str, object] | float | str | None) -> Control:
+    """The control that a run starts with, with `hold` in the place of its own."""
+    control = Control() if control is None else control
+    if not isinstance(control, Control):
+        raise ConfigurationError(
+            "control must be an isentrope.Control, such as Control(method='clip_v', mu_low=1), got"
+            f" {control!r}."
+        )
+    if hold is None:
+        return control
+    return replace(control, hold=Hold.from_document(hold).to_document())
 
 
-def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
-    """The tags of a run; ConfigurationError: they are no list of words, or too many or too long for
-    a server to show."""
+def _read_tags(tags: Sequence[str]) -> tuple[str, ...]:
     if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
         raise ConfigurationError(
             f"tags must be a list of words, such as ['baseline'], got {tags!r:.100}."
         )
-    if len(tags) > TAGS or max(map(len, tags), default=0) > TAG_CHARACTERS:
+    return tuple(tags)
+
+
+def _check_tags(tags: tuple[str, ...]) -> None:
+    """ConfigurationError: too many, or too long, for a server to show."""
+    longest = max(map(len, tags), default=0)
+    if len(tags) > TAGS or longest > TAG_CHARACTERS:
         raise ConfigurationError(
             f"tags may be {TAGS} words of {TAG_CHARACTERS} characters each, got {len(tags)}, the"
-            f" longest of {max(map(len, tags))}. What is longer belongs into config."
+            f" longest of {longest}. What is longer belongs into config."
         )
-    return tuple(tags)
 
 
 def _new_run_id(name: str) -> str:

@@ -22,7 +22,7 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import parent_process
@@ -30,16 +30,15 @@ from multiprocessing.util import Finalize
 
 from torch import Tensor
 
-from isentrope.config import ProbeConfig, checked_tags, switched_on, wanted_run_id
+from isentrope.config import ProbeConfig
 from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, Ranks
 from isentrope.guard import Guard
-from isentrope.run_config import jsonable
 from isentrope.step_report import ReportBuilder
 from isentrope.trackers import Trackers
 from isentrope.transport.transport import ReadyMessage, Transport
 from isentrope_wire import __version__, environment
-from isentrope_wire.control import CAPABILITIES, Control, Hold
+from isentrope_wire.control import CAPABILITIES
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import (
     ERROR_CHARACTERS,
@@ -69,40 +68,30 @@ class _RankSettings:
 
 
 def begin_run(
-    ranks: Ranks,
-    configure: Callable[[], ProbeConfig],
-    run_id: str | None,
-    control: Control | None,
-    hold: Mapping[str, object] | float | str | None,
-    run_config: object,
-    tags: Sequence[str],
+    ranks: Ranks, read_config: Callable[[], ProbeConfig]
 ) -> tuple[ProbeConfig, ControlSnapshot, RunStarted]:
     """Agree on the run with the other ranks; a rank that can't begin keeps none of them waiting.
-    The settings, with the run id that all share; the control that is active first; and this rank's
-    first message. ConfigurationError: a setting that can't work here or on another rank, or that
-    differs between them."""
+
+    Args:
+        read_config: gives this rank's settings, or raises.
+
+    Returns:
+        The settings, with the run id that all share; the control that is active first; and this
+        rank's first message.
+
+    Raises:
+        ConfigurationError: a setting that can't work here or on another rank, or that differs
+            between them.
+    """
     own_error: ConfigurationError | None = None
     try:
-        initial = _checked(control)
-        if hold is not None:
-            held = Hold.from_document(hold).to_document()
-            initial = _checked(replace(initial, hold=held))
-        config = configure()
-        if config.mode == "disabled" and initial.hold is not None:
-            raise ConfigurationError(
-                "hold is decided from the numbers of the reports, and mode disabled builds none."
-                " Use mode offline or online, or leave hold out."
-            )
-        shown_config = jsonable(
-            run_config, hides_secrets=switched_on("ISENTROPE_REDACT", by_default=True)
-        )
-        shown_tags = checked_tags(tags)
+        config = read_config()
         mine = _RankSettings(
             error="",
-            wanted_run_id=wanted_run_id(run_id),
+            wanted_run_id=config.wanted_run_id,
             run_id=config.run_id,
             incarnation=uuid.uuid4().hex,
-            control=str(initial.to_document()),
+            control=str(config.control.to_document()),
             threshold_source=config.threshold_source,
         )
     except ConfigurationError as error:
@@ -118,7 +107,7 @@ def begin_run(
             config.world_size,
         )
     config, now = replace(config, run_id=settings[0].run_id), time.time()
-    first = ControlSnapshot(version=0, control=initial, author="trainer", requested_at=now)
+    first = ControlSnapshot(version=0, control=config.control, author="trainer", requested_at=now)
     return (
         config,
         first,
@@ -131,8 +120,8 @@ def begin_run(
             project=config.project,
             started_at=now,
             probe_version=__version__,
-            config=shown_config,
-            tags=shown_tags,
+            config=config.shown_config,
+            tags=config.tags,
             capabilities=CAPABILITIES,
             planned_steps=config.planned_steps,
             initial_control=first,
@@ -168,31 +157,16 @@ def page_of(config: ProbeConfig) -> str:
     return "" if pages is None else f"{pages}/runs/{config.run_id}"
 
 
-def _checked(control: object) -> Control:
-    control = Control() if control is None else control
-    if not isinstance(control, Control):
-        raise ConfigurationError(
-            "control must be an isentrope.Control, such as Control(method='clip_v', mu_low=1), got"
-            f" {control!r}."
-        )
-    if control.capability not in CAPABILITIES:
-        raise ConfigurationError(
-            f"This probe can apply {', '.join(CAPABILITIES)}; the control needs"
-            f" {control.capability}."
-        )
-    return control
-
-
 def _check_agreement(settings: Sequence[_RankSettings]) -> None:
-    for rank, one in enumerate(settings):
-        if one.error:
-            raise ConfigurationError(f"Rank {rank} can't begin: {one.error}")
+    for rank, own in enumerate(settings):
+        if own.error:
+            raise ConfigurationError(f"Rank {rank} can't begin: {own.error}")
     first = settings[0]
-    for rank, one in enumerate(settings):
+    for rank, own in enumerate(settings):
         for name, expected, got in (
-            ("run_id", first.run_id, one.wanted_run_id or first.run_id),
-            ("control", first.control, one.control),
-            ("threshold_source", first.threshold_source, one.threshold_source),
+            ("run_id", first.run_id, own.wanted_run_id or first.run_id),
+            ("control", first.control, own.control),
+            ("threshold_source", first.threshold_source, own.threshold_source),
         ):
             if got != expected:
                 raise ConfigurationError(

@@ -63,7 +63,7 @@ from isentrope.trackers import Trackers
 from isentrope.transport.spool import open_transport
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import CAPABILITIES, Control, Method
-from isentrope_wire.errors import ConfigurationError, InputError
+from isentrope_wire.errors import InputError
 from isentrope_wire.hold_decision import Action
 from isentrope_wire.metrics import (
     PROBE_FAILURES,
@@ -159,15 +159,10 @@ class Probe:
         """
         texts = TokenTexts(tokenizer)
         ranks = ranks_of(group)
-
-        def configure() -> ProbeConfig:
-            if not counts and (ranks is None or ranks.rank == 0):
-                raise ConfigurationError(
-                    "counts=False is for a rank whose tokens another rank counts, got it on rank 0,"
-                    " which reports the steps. Pass it on the other ranks that hold the same"
-                    " tokens."
-                )
-            return ProbeConfig.read_environment(
+        rank_and_world_size = None if ranks is None else (ranks.rank, ranks.size)
+        self.config, initial, started = begin_run(
+            ranks or Ranks(),
+            lambda: ProbeConfig.read_environment(
                 name=name,
                 project=project,
                 run_id=run_id,
@@ -178,18 +173,14 @@ class Probe:
                 coupling_samples=coupling_samples,
                 coupling_every=coupling_every,
                 influence_every=influence_every,
-                rank_and_world_size=None if ranks is None else (ranks.rank, ranks.size),
+                rank_and_world_size=rank_and_world_size,
                 trackers=trackers,
-            )
-
-        self.config, initial, started = begin_run(
-            ranks or Ranks(),
-            configure,
-            run_id=run_id,
-            control=control,
-            hold=hold,
-            run_config=config or {},
-            tags=tags,
+                control=control,
+                hold=hold,
+                counts=counts,
+                config=config,
+                tags=tags,
+            ),
         )
         about = self.config
         self._control = ControlState(initial, CAPABILITIES)
@@ -222,7 +213,7 @@ class Probe:
         )
         self._logging = self._guard.protect("logging scalars", self._stopwatch)
         self._closing = self._guard.protect("closing a step")
-        self._ledger, self._counts = TokenLedger(), counts
+        self._ledger = TokenLedger()
         self._basis = SelectionBasis(self.config.threshold_source)
         self._ranks = RankExchange(ranks or Ranks(), self._basis)
         entropy_gradient = (
@@ -947,8 +938,8 @@ class Probe:
         that counts what the next step needs of it."""
         after = self._rescoring.measure(batches, rescore, unseen, optimizer)
         source, thresholds = self._basis.known(first_call=len(batches) == 1)
-        counted = [replace(batch, rescore=None) for batch in batches] if self._counts else []
-        entropies = after.entropies if self._counts else None
+        counted = [replace(batch, rescore=None) for batch in batches] if self.config.counts else []
+        entropies = after.entropies if self.config.counts else None
         about: dict[str, Any] = {
             "thresholds": thresholds,
             "centre": None if self._ranks.alone else self._basis.means(),
