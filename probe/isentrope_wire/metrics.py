@@ -671,6 +671,12 @@ VALUE_EXPLAINED_VARIANCE = optional(
     "share of the returns' variance that the value function explains",
     also=("critic/vf_explained_var", "explained_variance", "value_explained_variance"),
 )
+VALUE_LOSS = optional(
+    "value/loss",
+    "",
+    "loss of the value function, as the loop logs it",
+    also=("train/value_loss", "critic/vf_loss", "critic_loss", "loss/value_avg", "value_loss"),
+)
 
 AT_A_GLANCE: tuple[tuple[Metric, ...], ...] = (
     (REWARD_MEAN,),

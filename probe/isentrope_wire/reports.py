@@ -235,6 +235,7 @@ ALERT_KINDS = {
     "repetition": "Completions repeat themselves",
     "reward_hacking": "Reward rises, held-out score does not",
     "reward_parts": "One part of the reward takes all",
+    "decline": "Reward falls",
     "plateau": "Reward stands",
     "kl": "KL runs away",
     "clip_saturation": "The clip cuts much",

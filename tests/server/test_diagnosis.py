@@ -146,7 +146,7 @@ def test_each_check_says_what_it_found_or_needs(client: Client, server: ServerIn
     assert (found.message, found.needs) == ("All wrong.", "")
     assert found.cure == cure_of("zero_advantage", "too_hard")
     clear = [kind for kind, state in states.items() if state.status == CheckStatus.CLEAR]
-    assert clear == ["collapse", "explosion", "length"]
+    assert clear == ["collapse", "explosion", "not_finite", "length"]
     # The held-out score is there, the reward is not.
     assert states["reward_hacking"].status == CheckStatus.NO_DATA
     assert states["truncation"].needs == "the share of cut completions (completions/clipped_ratio)"

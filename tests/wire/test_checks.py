@@ -17,6 +17,7 @@ from isentrope_wire.diagnosis.measures import (
     Measures,
     quantity_of,
 )
+from isentrope_wire.diagnosis.rules import decline
 from isentrope_wire.diagnosis.traces import Trace
 
 Row = dict[str, float]
@@ -197,6 +198,80 @@ def after(step: int, value: float, early: float, pace: float = 0.0) -> float:
             "gradient", "not_finite", 50, 50, id="a gradient that is NaN",
         ),
         pytest.param(
+            lambda step: {"train/grad_norm": 0.0},
+            "gradient", "zero", 19, 19, id="weights that are not trained",
+        ),
+        pytest.param(
+            lambda step: {"train/grad_norm": math.exp(after(step, 0, 0, 0.05))},
+            "gradient", "growing", 145, 175, id="a gradient that grows and stays large",
+        ),
+        pytest.param(
+            lambda step: {"reward": after(step, math.nan, 0.4), "reward/mean": math.nan},
+            "not_finite", "", 0, 0, id="a reward that is NaN",
+        ),
+        pytest.param(
+            lambda step: {"reward/mean": 0.0, "advantage/zero_group_fraction": 0.1},
+            "plateau", "constant", 19, 19, id="a reward that is one number",
+        ),
+        pytest.param(
+            lambda step: {"advantage/zero_group_fraction": 1.0, "reward/mean": 0.3},
+            "zero_advantage", "constant", 19, 25, id="a reward that pays all the same",
+        ),
+        pytest.param(
+            lambda step: {"learning_rate": 0.0},
+            "plateau", "rate", 19, 19, id="a learning rate of 0",
+        ),
+        pytest.param(
+            lambda step: {"reward/mean": 0.5 - 0.002 * step + 0.01 * math.sin(7 * step)},
+            "decline", "from_start", 19, 40, id="a reward that falls from the start on",
+        ),
+        pytest.param(
+            lambda step: {"reward/mean": after(step, 0.05, healthy(step)["reward/mean"])},
+            "decline", "lost", 100, 112, id="a reward that falls off a cliff",
+        ),
+        pytest.param(
+            lambda step: {"reward/mean": healthy(0)["reward/mean"] + 0.2 * math.sin(step / 10)},
+            "decline", "lost", 19, 60, id="a reward that goes up and down",
+        ),
+        pytest.param(
+            lambda step: {
+                "advantage/zero_group_fraction": min(0.3 + 0.2 * step, 1.0),
+                "reward/mean": max(0.2 - 0.05 * step, 0.0),
+            },
+            "zero_advantage", "lost", 19, 25, id="a policy that is lost within ten steps",
+        ),
+        pytest.param(
+            lambda step: {
+                "advantage/zero_group_fraction": 1.0,
+                "reward/mean": 0.0,
+                "completion/truncated_fraction": 1.0,
+            },
+            "zero_advantage", "cut", 19, 25, id="groups all wrong since they are cut",
+        ),
+        pytest.param(
+            lambda step: {"kl/reference": -0.3 + 0.05 * math.sin(step)},
+            "kl", "negative", 39, 45, id="a KL that is negative",
+        ),
+        pytest.param(
+            lambda step: {"kl/reference": 0.4 + 0.02 * math.sin(step)},
+            "kl", "stale_reference", 39, 45, id="a reference of another run",
+        ),
+        pytest.param(
+            lambda step: {"completion/truncated_fraction": 1.0},
+            "truncation", "never_ends", 19, 25, id="completions that never end",
+        ),
+        pytest.param(
+            lambda step: {"critic/vf_loss": 0.1 * math.exp(after(step, 0, 0, 0.08))},
+            "value", "loss", 120, 150, id="a value function whose loss explodes",
+        ),
+        pytest.param(
+            lambda step: {
+                "reward/mean": 0.3 + 0.01 * math.sin(step),
+                **({"eval/accuracy": max(0.3 - 0.002 * step, 0.02)} if step % 20 == 0 else {}),
+            },
+            "reward_hacking", "score_falls", 99, 125, id="held-out score that falls alone",
+        ),
+        pytest.param(
             lambda step: {"train/grad_norm": after(step, 0.01, 1.0)},
             "gradient", "vanishing", 110, 120, id="a gradient that vanishes",
         ),
@@ -227,6 +302,27 @@ def test_a_failure_is_found_soon_and_told_apart(
 
 def test_nothing_is_found_in_a_run_that_learns() -> None:
     assert found(lambda step: {}) == {}
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("failure", ["", "format"])
+def test_findings_do_not_depend_on_the_rewards_unit(unit: float, failure: str) -> None:
+    def row_of(step: int) -> Row:
+        row = healthy(step)
+        if failure:
+            row["rewards/right/mean"] = 0.1
+        return {name: unit * row[name] for name in row if name.startswith(("reward", "eval"))}
+
+    assert {*found(row_of)} == ({"reward_parts"} if failure else set())
+
+
+def test_rewards_that_scatter_about_a_level_are_no_decline() -> None:
+    for seed in range(20):
+        noise, measures = random.Random(seed), Measures()
+        for _ in range(STEPS):
+            right = sum(noise.random() < 0.2 for _ in range(64))
+            measures.add({"reward": right / 64})
+            assert decline(measures) is None
 
 
 def test_a_constant_run_of_few_steps_is_not_judged() -> None:

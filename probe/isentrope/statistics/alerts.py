@@ -15,12 +15,13 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 from isentrope_wire import metrics
-from isentrope_wire.diagnosis.checks import CHECKS, Finding, cure_of
+from isentrope_wire.diagnosis.checks import CHECKS, cure_of
 from isentrope_wire.diagnosis.course import AHEAD, DIRECTIONS, Course
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, stopping_control
 from isentrope_wire.diagnosis.guard import ControlGuard
 from isentrope_wire.diagnosis.measures import Measures
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, cause_of, change_parts, mean_parts
+from isentrope_wire.diagnosis.rules import Finding
 from isentrope_wire.diagnosis.story import Excused, cause_among, follows, is_no_collapse
 from isentrope_wire.hold_decision import HoldStatus
 from isentrope_wire.numbers import is_usable, part_of, percent
@@ -152,7 +153,8 @@ class AlertWatch:
         lasting = {kind: self._lasting(kind, alert) for kind, alert in found.items()}
         counts = finite.get(metrics.TOKEN_NOT_FINITE, 0.0), finite.get(metrics.TOKEN_COUNT, 0.0)
         lasting |= self._about_a_hold(labels, finite)
-        lasting |= {"not_finite": _not_finite(*counts), **self._checked(step)}
+        lasting |= self._checked(step)
+        lasting["not_finite"] = _not_finite(*counts) or lasting["not_finite"]
         if gradient is not None:
             lasting["gradient"] = gradient
         alerts = [

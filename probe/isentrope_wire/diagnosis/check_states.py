@@ -9,9 +9,10 @@ from enum import StrEnum
 
 from isentrope_wire import metrics
 from isentrope_wire.answers import Alert
-from isentrope_wire.diagnosis.checks import CHECKS, LEAST, cure_of
+from isentrope_wire.diagnosis.checks import CHECKS, cure_of
 from isentrope_wire.diagnosis.course import DIRECTIONS
 from isentrope_wire.diagnosis.measures import Measures
+from isentrope_wire.diagnosis.rules import LEAST
 from isentrope_wire.numbers import Answer
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 

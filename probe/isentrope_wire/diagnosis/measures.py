@@ -47,6 +47,7 @@ READ = (
     metrics.TRAIN_LOSS,
     metrics.TRAIN_NOT_FINITE,
     metrics.VALUE_EXPLAINED_VARIANCE,
+    metrics.VALUE_LOSS,
 )
 """The metrics that the checks read: of no other one the course is kept."""
 _QUANTITIES = {name: str(row) for row in READ for name in row.names}
@@ -56,7 +57,7 @@ _HELD_OUT = re.compile(r"(?:val-core|val-aux|eval|val|test|validation)[/_](.+)")
 _SCORE = re.compile(r"acc|score|reward|pass|solve|correct|avg|exact|success|mean@|best@")
 _NO_SCORE = re.compile(
     r"std|/min|/max|worst|var\b|runtime|per_second|time|loss|len|tokens|entropy|kl|epoch|step"
-    r"|clip|turns|truncated|frac_|grad|lr|count|num_|no_response"
+    r"|clip|turns|truncated|frac_|grad|lr|count|num_|no_response|pass_rate/|right_answers|trigrams"
 )
 _POSITION = re.compile(r"kl(?:_positional|/position)/(\d+)")
 PART, HELD_OUT, POSITION = "part: ", "held out: ", "position: "

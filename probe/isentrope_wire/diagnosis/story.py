@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from isentrope_wire import metrics
-from isentrope_wire.diagnosis.checks import CHECKS, MOST, reward_rises
+from isentrope_wire.diagnosis.checks import CHECKS
 from isentrope_wire.diagnosis.course import Course
 from isentrope_wire.diagnosis.measures import Measures
+from isentrope_wire.diagnosis.rules import MOST, reward_rises
 
 _KEPT = 0.65
 """Share of today's entropy that must be expected to be left at the end of the forecast."""
@@ -22,8 +23,8 @@ _SLOW = 0.8
 _PATIENCE = 5
 """Steps in a row without an excuse before a collapse that was excused is raised."""
 EXPLAINS: Mapping[str, frozenset[str]] = {check.kind: check.explains for check in CHECKS} | {
-    "collapse": frozenset({"plateau"}),
-    "not_finite": frozenset({"gradient", "plateau", "kl"}),
+    "collapse": frozenset({"plateau", "decline"}),
+    "explosion": frozenset({"plateau", "decline"}),
 }
 """Kind -> kinds that follow from it."""
 

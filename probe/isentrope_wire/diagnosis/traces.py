@@ -118,6 +118,18 @@ class Trace:
         last.value += (value - last.value) / last.count
 
     @property
+    def first(self) -> float:
+        """The mean of the first three values: where a run is lost within ten steps, the early level
+        is that of the loss."""
+        first = self.early[:3]
+        return sum(first) / len(first)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the newest values are one number."""
+        return min(self.recent) == max(self.recent)
+
+    @property
     def noise(self) -> float:
         """Standard deviation of a value about the course, from the differences of neighbours."""
         return self._difference * _TO_SIGMA

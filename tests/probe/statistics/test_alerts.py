@@ -263,9 +263,11 @@ def test_groups_without_advantage_are_compared_with_the_runs_own_first_steps() -
     assert raised(rows(0.9, 0.92)) == []
 
 
-def test_what_is_not_finite_is_as_if_it_were_not_there() -> None:
+def test_what_is_not_finite_is_told_and_judged_by_nothing() -> None:
     rows = ({"entropy/mean": float("nan"), "score/self_check_z": float("inf")} for _ in range(60))
-    assert raised(rows) == []
+    ((step, alert),) = raised(rows)
+    assert (step, alert.kind, alert.level) == (PERSISTENCE - 1, "not_finite", ACT)
+    assert alert.message.startswith("entropy/mean is NaN or infinite.")
 
 
 def test_the_state_continues_from_plain_values() -> None:

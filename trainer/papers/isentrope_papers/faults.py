@@ -7,11 +7,15 @@ its log: the checks see what such a run reports."""
 from __future__ import annotations
 
 import math
+import random
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
+
+import torch
+from torch import Tensor
 
 import isentrope
 from isentrope_trainer.models.policy import Policy
@@ -27,8 +31,12 @@ Prepare = Callable[[Policy, Task, isentrope.Probe, int], Task]
 batch."""
 _FORMAT_WEIGHT, _RIGHT_WEIGHT, _WORD = 1.0, 0.1, 0.15
 _FEW_PROBLEMS, _ONE_IN = 4, 24
-_NOT_A_NUMBER_AFTER = 2_000
+_CHANCE = 0.3
+_NOT_A_NUMBER_AFTER, _BROKEN_AFTER = 2_000, 4_000
+"""Completions judged."""
 _COLD = 0.25
+_MOVED = 0.5
+"""Of the spread of a weight matrix."""
 
 
 class Rewarded:
@@ -95,6 +103,28 @@ def _judge_few(verdict: float, problem: Problem, text: str | None) -> Parts:
     return {"right": verdict * (zlib.crc32(problem.prompt.encode()) % _ONE_IN == 0)}
 
 
+def _break_down() -> RewardOf:
+    """A verifier that answers nothing any more from some completion on."""
+    judged = 0
+
+    def reward_of(verdict: float, problem: Problem, text: str | None) -> Parts:
+        nonlocal judged
+        judged += 1
+        return {"right": verdict * (judged < _BROKEN_AFTER)}
+
+    return reward_of
+
+
+def _draw_reward() -> RewardOf:
+    """A reward that has nothing to do with the completion."""
+    drawn = random.Random(0)
+    return lambda verdict, problem, text: {"right": float(drawn.random() < _CHANCE)}
+
+
+def _pay_the_same(verdict: float, problem: Problem, text: str | None) -> Parts:
+    return {"right": _CHANCE}
+
+
 def _fail_once() -> RewardOf:
     judged = 0
 
@@ -126,12 +156,52 @@ def _sample_cold(policy: Policy, task: Task, probe: isentrope.Probe, completions
     return task
 
 
+def _change_gradients(factor: float) -> Prepare:
+    """-1: the loss has the wrong sign. 0: the optimiser holds no weights that count."""
+
+    def prepare(policy: Policy, task: Task, probe: isentrope.Probe, completions: int) -> Task:
+        def change(gradient: Tensor) -> Tensor:
+            return factor * gradient
+
+        for weights in policy.model.parameters():
+            weights.register_hook(change)
+        return task
+
+    return prepare
+
+
+def _never_end(policy: Policy, task: Task, probe: isentrope.Probe, completions: int) -> Task:
+    """The sampler waits for another end marker than the one that was learnt."""
+    tokenizer = cast("Any", policy.tokenizer)
+    tokenizer.eos_token_ids = (len(tokenizer.words) + 1,)
+    return task
+
+
+def _mistake_reference(
+    policy: Policy, task: Task, probe: isentrope.Probe, completions: int
+) -> Task:
+    """The reference is another checkpoint than the one that the run begins with."""
+    generator = torch.Generator().manual_seed(0)
+    logprobs, moved = policy.logprobs, set[int]()
+
+    def logprobs_of(rollouts: Any, *, model: Any = None, **more: Any) -> Tensor:
+        if model is not None and id(model) not in moved:
+            moved.add(id(model))
+            for weights in model.parameters():
+                noise = torch.randn(weights.shape, generator=generator)
+                weights.data += _MOVED * weights.data.std() * noise
+        return logprobs(rollouts, model=model, **more)
+
+    policy.logprobs = logprobs_of  # type: ignore[method-assign]
+    return task
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """One row."""
 
     kinds: frozenset[str]
-    """Findings that name it."""
+    """Findings that name it, as `KIND` or `KIND/CAUSE`."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `TrainingConfig` that are others."""
     max_tokens: int | None = None
@@ -139,8 +209,13 @@ class Fault:
     prepare: Callable[[], Prepare] | None = None
     """Makes what is wrong in the run beside its settings."""
 
+    def is_named_by(self, kind: str, cause: str) -> bool:
+        return kind in self.kinds or f"{kind}/{cause}" in self.kinds
 
-_RATE_KINDS = frozenset({"collapse", "explosion", "kl", "gradient", "clip_saturation"})
+
+_LOST = frozenset({"decline", "zero_advantage/lost"})
+_CUT = frozenset({"truncation", "zero_advantage/cut"})
+_RATE_KINDS = _LOST | {"collapse", "explosion", "kl", "gradient", "clip_saturation"}
 
 FAULTS: dict[str, Fault] = {
     "reward pays length": Fault(
@@ -159,7 +234,7 @@ FAULTS: dict[str, Fault] = {
         kinds=frozenset({"zero_advantage"}), prepare=partial(rewarded, _judge_few)
     ),
     "30 times the learning rate": Fault(kinds=_RATE_KINDS, training={"learning_rate": 3e-3}),
-    "completions cut": Fault(kinds=frozenset({"truncation"}), max_tokens=5),
+    "completions cut": Fault(kinds=_CUT, max_tokens=5),
     "sampler too cold": Fault(
         kinds=frozenset({"self_check", "zero_advantage", "kl"}), prepare=lambda: _sample_cold
     ),
@@ -168,6 +243,11 @@ FAULTS: dict[str, Fault] = {
         training={"sampler_lag": 32, "learning_rate": 3e-4},
     ),
     "stale reference": Fault(
+        kinds=frozenset({"kl"}),
+        training={"loss": LossConfig(kl_coefficient=0.3)},
+        prepare=lambda: _mistake_reference,
+    ),
+    "KL term too heavy": Fault(
         kinds=frozenset({"kl", "plateau"}),
         training={"loss": LossConfig(kl_coefficient=1.0), "learning_rate": 3e-4},
     ),
@@ -183,6 +263,25 @@ FAULTS: dict[str, Fault] = {
             "prompts": 32,
             "learning_rate": 3e-4,
         },
+    ),
+    "loss of the wrong sign": Fault(kinds=_LOST, prepare=partial(_change_gradients, -1.0)),
+    "frozen weights": Fault(
+        kinds=frozenset({"gradient", "plateau"}), prepare=partial(_change_gradients, 0.0)
+    ),
+    "learning rate of 1e-9": Fault(kinds=frozenset({"plateau"}), training={"learning_rate": 1e-9}),
+    "verifier breaks": Fault(
+        kinds=_LOST | {"zero_advantage"}, prepare=lambda: rewarded(_break_down())
+    ),
+    "reward by chance": Fault(
+        kinds=frozenset({"plateau", "reward_hacking"}), prepare=lambda: rewarded(_draw_reward())
+    ),
+    "reward is constant": Fault(
+        kinds=frozenset({"zero_advantage"}), prepare=partial(rewarded, _pay_the_same)
+    ),
+    "no end marker": Fault(kinds=_CUT, prepare=lambda: _never_end),
+    "entropy bonus too large": Fault(
+        kinds=_LOST | {"explosion"},
+        training={"loss": LossConfig(entropy_coefficient=0.3), "learning_rate": 3e-4},
     ),
 }
 KINDS = frozenset({*FINDINGS, "self_check", "not_finite", "collapse", "explosion"})
