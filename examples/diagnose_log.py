@@ -1,7 +1,7 @@
 """Ask a log that exists why its run does not learn. No server, nothing is stored.
 
-    isentrope diagnose trainer_state.json       # of your own run: TRL's state, JSONL, CSV, TensorBoard
-    python examples/diagnose_log.py             # writes the log of a made-up run, and asks
+    isentrope diagnose trainer_state.json   # your own run: TRL's state, JSONL, CSV, TensorBoard
+    python examples/diagnose_log.py         # writes the log of a made-up run, and asks
 
 The made-up run solves its problems too well: soon all completions of a group earn the same reward,
 so no advantage is left to learn from.

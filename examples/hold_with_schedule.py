@@ -2,8 +2,8 @@
 
     python examples/hold_with_schedule.py --steps 100
 
-The probe moves the clipping thresholds of each step so that the entropy follows the target. The same
-from a terminal, for a run that is live: isentrope control RUN --hold-target "1:100% 30:80% 100:55%"
+The probe moves the clipping thresholds of each step so that the entropy follows the target. For a
+live run, from a terminal: isentrope control RUN --hold-target "1:100% 30:80% 100:55%"
 """
 
 from __future__ import annotations

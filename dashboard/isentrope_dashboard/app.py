@@ -239,7 +239,8 @@ def attach(app: FastAPI, root_path: str = "") -> None:
         title="Isentrope",
         update_title=None,
         index_string=write_document(root_path),
-        suppress_callback_exceptions=True,  # a page's components come after the callbacks that serve them
+        # A page's components come after the callbacks that serve them.
+        suppress_callback_exceptions=True,
         on_error=report_failure,
     )
     next(script for script in dag._js_dist if script["relative_package_path"] == GRID_SCRIPT)[

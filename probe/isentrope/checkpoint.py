@@ -1,9 +1,11 @@
 """What a probe keeps from step to step, written into a training's checkpoint and read back.
 
-    state = {"model": ..., "optimizer": ..., "probe": probe.state_dict()}         # after probe.step, before the next gate
+    # After probe.step, before the next gate:
+    state = {"model": ..., "optimizer": ..., "probe": probe.state_dict()}
     ...
-    probe = isentrope.Probe(run_id=the_same)                                       # a new attempt of the run
-    probe.load_state_dict(state["probe"])                                          # before the first gate, on every rank
+    # A new attempt of the run; before the first gate, on every rank:
+    probe = isentrope.Probe(run_id=the_same)
+    probe.load_state_dict(state["probe"])
 
 It holds the active control (which a run of another id does not take over), what thresholds are
 counted from, what calibration, interval and alerts have learnt, the state of a held entropy, and

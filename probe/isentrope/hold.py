@@ -119,7 +119,8 @@ LARGEST_MOMENTUM = 0.99
 class Effect:
     """What a step's unit prediction does to the entropy. Feed it one step at a time, in order.
 
-        dH_t = g x_t + b        x_t = gamma x_(t-1) + (1 - gamma) a_t u_t, gamma = beta_1^2, a_t: learning rate
+        dH_t = g x_t + b,   x_t = gamma x_(t-1) + (1 - gamma) a_t u_t
+        gamma = beta_1^2, a_t: learning rate
 
     by least squares with weights that halve every HALF_LIFE steps. The calibration's gain
     (`statistics/calibration.py`) has no b and can't be used to steer: a held entropy is constant
@@ -202,8 +203,8 @@ class EntropyEstimator:
     The mean over a step's tokens varies with the prompts, and the effect of an update takes some
     steps. With x, g and gamma of `Effect`, and b for what g x misses on average,
 
-        dH_t = g x_t + b,   x_t = gamma x_(t-1) + (1 - gamma) a_t u_t      the change by step t
-        s_t = H_t + (g x_t + b) gamma / (1 - gamma)                        H after step t, and what is still to come
+        dH_t = g x_t + b,   x_t = gamma x_(t-1) + (1 - gamma) a_t u_t     the change by step t
+        s_t = H_t + (g x_t + b) gamma / (1 - gamma)       H after step t, and what is still to come
 
     with the learning rate a_t, so that s_t = s_(t-1) + a_t g u_t + b: a unit prediction moves the
     resting point by its size in nats at once, however slowly the entropy follows. The controller
@@ -214,7 +215,8 @@ class EntropyEstimator:
     entropy than the next step's do. So what the observed changes miss is learnt from the steps' own
     means, slowly and within bounds:
 
-        H_t = H_(t-1) + NEWEST_WEIGHT e_t + dH_t + c_t,   c_t = c_(t-1) + MISSED_WEIGHT e_t,   e_t: mean entropy - H_(t-1)
+        H_t = H_(t-1) + NEWEST_WEIGHT e_t + dH_t + c_t,   e_t: mean entropy - H_(t-1)
+        c_t = c_(t-1) + MISSED_WEIGHT e_t
         |c_t| <= LARGEST_MISSED H_(t-1)
 
     Without the bound c would keep what a steep fall missed, and hold the entropy too low long

@@ -3,7 +3,7 @@
     probe = isentrope.Probe(name="countdown", project="demo")
     ...
     scores = probe.score(logits, token_ids, temperature=1.0)
-    logprobs = probe.gate(scores, advantages, mask)           # same values; gradient only where kept
+    logprobs = probe.gate(scores, advantages, mask)          # same values; gradient only where kept
     loss = -(advantages * logprobs)[mask].mean(); loss.backward(); optimizer.step()
     probe.log({"reward/mean": rewards.mean()})
     probe.step(step, optimizer, rescore=lambda: probe.score(model(ids), token_ids))

@@ -1,6 +1,7 @@
 """The scalars of each report, written into the run of a tracker that the training uses already.
 
-    probe = isentrope.Probe("countdown", trackers="wandb")       # or trackio, mlflow, tensorboard; or ISENTROPE_TRACKERS
+    # Or trackio, mlflow, tensorboard; or ISENTROPE_TRACKERS.
+    probe = isentrope.Probe("countdown", trackers="wandb")
 
 No tracker is imported here: an active run exists only where the training has imported its tracker
 itself. Neither the training nor the reports wait for a tracker: one thread writes to all of them,

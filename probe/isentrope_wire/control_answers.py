@@ -146,7 +146,8 @@ class Outcome(StrEnum):
     TURNED = "turned"
     """A fall became a rise, or a rise a fall."""
     OVERSHOT = "overshot"
-    """The entropy turned much faster than it went and than was promised, or passed its early level."""
+    """The entropy turned much faster than it went and than was promised, or passed its early
+    level."""
     UNDECIDED = "undecided"
     """Too few steps, or they scatter too much."""
     REACHED = "reached"

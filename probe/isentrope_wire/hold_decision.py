@@ -13,8 +13,8 @@ than RATE (H* - s), it is left alone: the approach is slowed only near the targe
 `max_change_per_step` asks for it. Numbers arrive one or more steps late, so the planned effect of
 decisions made since is added to s.
 
-Where no threshold reaches u*, an entropy bonus at the gate (method `entropy_bonus`) does. It drops no
-token, and reaches above and below what clipping can: with e, what a coefficient of 1 adds to the
+Where no threshold reaches u*, an entropy bonus at the gate (method `entropy_bonus`) does. It drops
+no token, and reaches above and below what clipping can: with e, what a coefficient of 1 adds to the
 unit prediction (`entropy/bonus_effect`), the coefficient is
 
     c = (u* - u) / e

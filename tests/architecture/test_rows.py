@@ -34,7 +34,9 @@ TOY_FILE = """
 \"\"\"Toy: clips what lies beyond thresholds on twice S_c.\"\"\"
 from isentrope.methods.threshold import clip_by_threshold
 
-TOY = clip_by_threshold(lambda scores, over: (2 * scores.vocab_centered_scores.double(), over.vocab_centered_std))
+TOY = clip_by_threshold(
+    lambda scores, over: (2 * scores.vocab_centered_scores.double(), over.vocab_centered_std)
+)
 """
 TOY_ROW = """
 method(
@@ -58,7 +60,11 @@ from tests.architecture.generated_tables import ROOT, with_methods_table
 
 control = isentrope.Control(method="toy", parameters={"preset": "small"})
 assert (control.method.label, control.mu_high, control.number("size")) == ("Toy", 1.0, 0.5)
-for wrong in ({"mu_high": 1.0, "parameters": {"size": -1}}, {"mu_high": 1.0, "parameters": {"other": 1}}, {}):
+for wrong in (
+    {"mu_high": 1.0, "parameters": {"size": -1}},
+    {"mu_high": 1.0, "parameters": {"other": 1}},
+    {},
+):
     try:
         isentrope.Control(method="toy", **wrong)
     except isentrope.ConfigurationError:
@@ -81,9 +87,11 @@ assert torch.equal(gradient == 0, beyond) and 0 < beyond.sum() < 200
 probe.step(1)
 report = next(message for message in transport.messages if hasattr(message, "what_if"))
 curve = WhatIfCurve(report.what_if, Scope.ALL, METHODS["toy"])
-assert curve.evaluate(None, 1.0).clip_fraction == report.scalars["clip/fraction"] == beyond.double().mean().item()
+assert report.scalars["clip/fraction"] == beyond.double().mean().item()
+assert curve.evaluate(None, 1.0).clip_fraction == report.scalars["clip/fraction"]
 assert curve.evaluate(0.0, 0.0).clip_fraction == 1.0
-assert "| `toy` | keeps it while 2 S_c" in with_methods_table((ROOT / "docs/methods.md").read_text())
+table = with_methods_table((ROOT / "docs/methods.md").read_text())
+assert "| `toy` | keeps it while 2 S_c" in table
 """
 
 

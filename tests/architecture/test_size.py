@@ -13,7 +13,6 @@ import pytest
 from tests.architecture.test_house import ROOT, SOURCES, tree
 
 SIZE = ROOT / "docs/decisions/size.md"
-LONGEST_LINE = 100
 PREPOSITIONS = {
     "above", "across", "after", "against", "ahead", "along", "among", "around", "as", "at",
     "before", "behind", "below", "beside", "between", "beyond", "by", "down", "for", "from", "in",
@@ -34,10 +33,6 @@ TESTS = tracked("tests/**.py")
 def characters(paths: list[Path]) -> int:
     """Without indentation and line ends: more lines are welcome where they are plainer."""
     return sum(len(line.strip()) for path in paths for line in path.read_text().splitlines())
-
-
-def long_lines(paths: list[Path]) -> int:
-    return sum(len(line) > LONGEST_LINE for path in paths for line in path.read_text().splitlines())
 
 
 def conditional_expressions(nested: bool) -> int:
@@ -70,7 +65,6 @@ MEASURES: dict[str, Callable[[], int]] = {
     "words of the documents": lambda: sum(
         len(path.read_text().split()) for path in tracked("*.md")
     ),
-    "lines over 100 columns": lambda: long_lines([*SOURCES, *TESTS]),
     "conditional expressions": lambda: conditional_expressions(nested=False),
     "nested conditional expressions": lambda: conditional_expressions(nested=True),
     "functions named by a preposition": functions_named_by_a_preposition,

@@ -5,8 +5,8 @@
     python tests/benchmarks/checks_beside_peers.py judge runs
 
 `generate` writes the runs of 300 steps and what the peers say of them (rldoctor's live monitor
-every 25 steps; rlprobe's checks of each prefix, every 10; its failures begin at step 150). `judge` reads
-them by `isentrope diagnose`."""
+every 25 steps; rlprobe's checks of each prefix, every 10; its failures begin at step 150). `judge`
+reads them by `isentrope diagnose`."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 server and database.
 
     python -m tests.benchmarks.ingest_databases                        # both databases in turns
-    python -m tests.benchmarks.ingest_databases servers 1 2 3          # so many servers over one PostgreSQL, flat out
-    python -m tests.benchmarks.ingest_databases clients 100 1000       # so many runs, each with a connection of its own
+    python -m tests.benchmarks.ingest_databases servers 1 2 3          # servers over one PostgreSQL
+    python -m tests.benchmarks.ingest_databases clients 100 1000  # runs, a connection each
 
 Real server processes, all durable: SQLite synchronous=FULL, PostgreSQL fsync, full_page_writes and
 synchronous_commit on. A report has 60 scalars and 4 histograms of 64 bins. *Paced*: four trainers

@@ -19,27 +19,42 @@ SIZES = ((1440, 900), (1920, 1080), (390, 844))
 SETTLED_MILLISECONDS = 250
 
 TOUCHING = """() => {
-  const cut = (a, b) => ({ left: Math.max(a.left, b.left), right: Math.min(a.right, b.right), top: Math.max(a.top, b.top), bottom: Math.min(a.bottom, b.bottom) });
-  const isOutside = (a, b) => a.left < b.left - 1 || a.right > b.right + 1 || a.top < b.top - 1 || a.bottom > b.bottom + 1;
-  const boxes = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), range = document.createRange();
+  const cut = (a, b) => ({
+    left: Math.max(a.left, b.left),
+    right: Math.min(a.right, b.right),
+    top: Math.max(a.top, b.top),
+    bottom: Math.min(a.bottom, b.bottom),
+  });
+  const isOutside = (a, b) =>
+    a.left < b.left - 1 || a.right > b.right + 1 || a.top < b.top - 1 || a.bottom > b.bottom + 1;
+  const boxes = [], range = document.createRange();
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const node = walker.currentNode, own = node.parentElement, words = node.textContent.trim();
-    const isShown = own.checkVisibility({ contentVisibilityAuto: true, opacityProperty: true, visibilityProperty: true });
-    const isUnderSheet = document.body.dataset.sheet && innerWidth < 768 && !own.closest(".control");
+    const isShown = own.checkVisibility({
+      contentVisibilityAuto: true, opacityProperty: true, visibilityProperty: true,
+    });
+    const isUnderSheet = document.body.dataset.sheet && innerWidth < 768
+      && !own.closest(".control");
     if (!words || !isShown || isUnderSheet || own.closest(".sr-only, script, style")) continue;
     range.selectNodeContents(node);
     let box = range.getBoundingClientRect();
     // What scrolls, or ends in an ellipsis, may be cut; words of a picture may not.
     for (let at = own; at && at !== document.body; at = at.parentElement)
-      if (at.tagName !== "svg" && /hidden|auto|scroll|clip/.test(getComputedStyle(at).overflow)) box = cut(box, at.getBoundingClientRect());
+      if (at.tagName !== "svg" && /hidden|auto|scroll|clip/.test(getComputedStyle(at).overflow))
+        box = cut(box, at.getBoundingClientRect());
     if (box.right - box.left < 1 || box.bottom - box.top < 1) continue;
     const frames = [own.closest(".card, .health"), own.closest("svg")].filter(Boolean);
-    boxes.push({ own: own.closest("text") || own, box, words, leaves: frames.some((frame) => isOutside(box, frame.getBoundingClientRect())) });
+    const leaves = frames.some((frame) => isOutside(box, frame.getBoundingClientRect()));
+    boxes.push({ own: own.closest("text") || own, box, words, leaves });
   }
-  const found = boxes.filter(({ leaves }) => leaves).map(({ words }) => "leaves its card: " + words);
+  const found = boxes.filter(({ leaves }) => leaves)
+    .map(({ words }) => "leaves its card: " + words);
   boxes.forEach((a, at) => boxes.slice(at + 1).forEach((b) => {
-    const both = cut(a.box, b.box), touch = both.right - both.left > 2 && both.bottom - both.top > 2;
-    if (touch && !a.own.contains(b.own) && !b.own.contains(a.own)) found.push(a.words + " × " + b.words);
+    const both = cut(a.box, b.box);
+    const touch = both.right - both.left > 2 && both.bottom - both.top > 2;
+    if (touch && !a.own.contains(b.own) && !b.own.contains(a.own))
+      found.push(a.words + " × " + b.words);
   }));
   return found;
 }"""

@@ -92,7 +92,8 @@ def test_no_page_has_a_violation_and_none_scrolls_sideways(
     wide = page.evaluate("""() => [...document.querySelectorAll('body *')].filter((e) => {
              const box = e.getBoundingClientRect();
              if (!box.width || box.right <= innerWidth + 1) return false;
-             for (let p = e; p; p = p.parentElement) if (/auto|scroll|hidden|clip/.test(getComputedStyle(p).overflowX) && p !== document.body) return false;
+             for (let p = e; p && p !== document.body; p = p.parentElement)
+               if (/auto|scroll|hidden|clip/.test(getComputedStyle(p).overflowX)) return false;
              return true;
            }).slice(0, 5).map((e) => e.tagName + '.' + e.className)""")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390, wide

@@ -1,7 +1,9 @@
 """A training process under faults: it reports each step, obeys its control, and keeps a ledger of
 both.
 
-    python -m tests.faults.reporting_process '{"run_id": ..., "ledger": ...}'      see `Plan`; ISENTROPE_* says where to
+    python -m tests.faults.reporting_process '{"run_id": ..., "ledger": ...}'
+
+The argument is a `Plan`; ISENTROPE_* says where to report.
 
 It ends as the plan says: by itself, by an exception, by a signal, or never.
 """

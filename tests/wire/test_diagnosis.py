@@ -415,8 +415,8 @@ def test_the_suggested_method_does_not_alternate_while_the_trend_is_unclear() ->
 @pytest.mark.parametrize("way", [-1, 1])
 def test_a_suggestion_is_safe(way: int) -> None:
     """Over random curves, gains and errors, of falls and rises: it clips something. Even the far
-    end of its interval turns the entropy no faster than it went, and that of its forecast's band stays
-    on this side of the early level; and none is made of a gain that may be 0."""
+    end of its interval turns the entropy no faster than it went, and that of its forecast's band
+    stays on this side of the early level; and none is made of a gain that may be 0."""
     draw = random.Random(7)
     count = 0
     for _ in range(70):

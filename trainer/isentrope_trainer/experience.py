@@ -264,7 +264,7 @@ def pass_at_k(right: Tensor, k: int) -> float:
     """Probability that at least one of `k` samples of bool [problems, samples] is right, averaged
     over the problems.
 
-        1 - C(n - c, K) / C(n, K)      n samples, of which c are right                      arXiv:2107.03374, eq. 1
+        1 - C(n - c, K) / C(n, K)      n samples, of which c are right       arXiv:2107.03374, eq. 1
 
     The mean over all ways to choose K of the n samples: unbiased, which 1 - (1 - c/n)^K is
     not."""

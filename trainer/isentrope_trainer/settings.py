@@ -373,8 +373,8 @@ def change_settings(config: TrainingConfig, changes: Mapping[str, Any]) -> Train
 
 
 def options_of(settings_class: Any) -> dict[str, tuple[Any, Mapping[str, Any]]]:
-    """Fields made by `option`, by their names as `change_settings` takes them: the declared type, and
-    the metadata."""
+    """Fields made by `option`, by their names as `change_settings` takes them: the declared type,
+    and the metadata."""
     return {
         name: (declared, metadata)
         for name, declared, metadata in _fields(settings_class)

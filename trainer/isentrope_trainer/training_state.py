@@ -94,7 +94,7 @@ class ProcessReward:
     are right.
 
         r_t = beta (log p_phi - log p_ref) of token t        R_phi = sum over t of r_t
-        L_phi = -[R log sigma(R_phi) + (1 - R) log(1 - sigma(R_phi))]                          arXiv:2502.01456, eq. 3 and 5
+        L_phi = -[R log sigma(R_phi) + (1 - R) log(1 - sigma(R_phi))]  arXiv:2502.01456, eq. 3 and 5
 
     p_phi begins as the policy does, and p_ref stays what the policy began as. Trained on outcomes
     alone, their ratio rewards each token for making a right answer likelier. It learns from a batch

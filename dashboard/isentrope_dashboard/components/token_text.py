@@ -333,10 +333,12 @@ def _look(
     """The classes of a token: which way it pulls; whether it was clipped, or would be by Clip_V
     with µ on both sides."""
     is_beyond = score is not None and std and abs(score) > mu * std
-    return (
-        "token"
-        f" {'down' if contribution < 0 else 'up'}{' clipped' if kept is False else ' over-mu' if is_beyond else ''}"
-    )
+    classes = ["token", "down" if contribution < 0 else "up"]
+    if kept is False:
+        classes.append("clipped")
+    elif is_beyond:
+        classes.append("over-mu")
+    return " ".join(classes)
 
 
 def _add_text(pieces: list[Any], words: str) -> None:

@@ -134,8 +134,8 @@ def _add(findings: dict[str, Found], step: int, alert: Alert) -> None:
     help="End with status 1 where something of this level, or a higher one, is found.",
 )
 def diagnose(file: Path, as_json: bool, fail_on: str | None) -> None:
-    """Say why the run of a log does not learn: FILE is TRL's trainer_state.json, JSON Lines, CSV, or
-    a TensorBoard folder."""
+    """Say why the run of a log does not learn: FILE is TRL's trainer_state.json, JSON Lines, CSV,
+    or a TensorBoard folder."""
     diagnosis = diagnosis_of(read_log(file))
     if as_json:
         click.echo(json.dumps(plain_json(asdict(diagnosis)), indent=2))

@@ -1,10 +1,14 @@
 """What adapters to other training frameworks share: one probe inside a training worker, and its
 three places there.
 
-    attachment = Attachment(in_worker(config={...}, group=group))    # in the worker, once its process group exists
-    attachment.hold(lambda: attachment.probe.score(logits, ids))     # where the head's logits are
-    logprobs = attachment.gate(own, advantages, mask, attachment.take())    # where the loss reads its log-probs
-    attachment.close(optimizer)                                      # after the optimiser's update
+    # In the worker, once its process group exists:
+    attachment = Attachment(in_worker(config={...}, group=group))
+    # Where the head's logits are:
+    attachment.hold(lambda: attachment.probe.score(logits, ids))
+    # Where the loss reads its log-probs:
+    logprobs = attachment.gate(own, advantages, mask, attachment.take())
+    # After the optimiser's update:
+    attachment.close(optimizer)
 
 The framework keeps the log-probs that it computed: they are gated, not replaced, so that a run
 without a control stays bit-identical. What fails here is counted in `probe/attachment_failures`,

@@ -77,8 +77,8 @@ def check(kind: type) -> None:
             "DeepSpeed",
             [
                 (
-                    "a pipeline engine makes its updates inside train_batch(), where no log-probs are"
-                    " gated."
+                    "a pipeline engine makes its updates inside train_batch(), where no log-probs"
+                    " are gated."
                 )
             ],
         )

@@ -1,14 +1,14 @@
 """OpenRLHF: its PPO command with a probe in the actor; another module is named in the command, and
 no line of code.
 
-    python3 -m isentrope.integrations.openrlhf ...    # was: python3 -m openrlhf.cli.train_ppo_ray ...
+    python3 -m isentrope.integrations.openrlhf ...   # was: openrlhf.cli.train_ppo_ray
 
 OpenRLHF's command builds the actor's Ray workers of the class `PolicyModelActor`; here it finds a
 subclass, made with `WatchedPolicy`, which Ray takes to the workers. There `attach(trainer)` follows
 one `ActorPPOTrainer`:
 
-    actor's forward hook    logits, tokens, advantages and masks are there: scored, and the log-probs that all terms of the
-                            loss read pass the gate
+    actor's forward hook    logits, tokens, advantages and masks are there: scored, and the
+                            log-probs that all terms of the loss read pass the gate
     training_step           closes the step, where DeepSpeed's engine has made an update
 
 Read at 0.11.2: openrlhf/trainer/ray/ppo_actor.py, models/actor.py (`Actor.forward`),

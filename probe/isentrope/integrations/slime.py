@@ -237,8 +237,8 @@ class _Training:
                 "slime",
                 [
                     (
-                        f"the loss has its log-probs from elsewhere. Call {LOGPROBS} as a function of"
-                        f" {LOSS_MODULE}."
+                        f"the loss has its log-probs from elsewhere. Call {LOGPROBS} as a function"
+                        f" of {LOSS_MODULE}."
                     )
                 ],
             )

@@ -4,9 +4,9 @@ optimiser update.
 `attach(engine)` wraps the methods of one FSDP engine, in its worker process; no class of verl
 changes:
 
-    prepare_model_inputs     the token ids and temperatures that belong to the coming forward pass are kept
-    prepare_model_outputs    the logits are there: they are scored before verl makes its own log-probs of them
-    forward_step             the loss function is called here: it gets `log_probs` that have passed the gate
+    prepare_model_inputs     keeps the token ids and temperatures of the coming forward pass
+    prepare_model_outputs    has the logits: they are scored before verl makes log-probs of them
+    forward_step             calls the loss function with `log_probs` that have passed the gate
     optimizer_step           closes the step
     train_batch              adds the report's scalars to the metrics that verl aggregates and logs
     save_checkpoint, load_checkpoint    take the probe's state along

@@ -3,7 +3,7 @@ becomes of them.
 
 With T the temperature, m = max z / T and d = z / T - m, one pass over a slice keeps, beside m,
 
-    Z = sum e^d    Z1 = sum d e^d    Q0 = sum e^2d    Q1 = sum d e^2d    and d_k of the sampled token;
+    Z = sum e^d    Z1 = sum d e^d   Q0 = sum e^2d   Q1 = sum d e^2d,  and d_k of the sampled token;
 
 where entropies carry gradient, Q2 = sum d^2 e^2d, too. Counted from another maximum m' = m - D they
 are, with s = e^D,
@@ -14,8 +14,11 @@ are, with s = e^D,
 so slices add up exactly, in any order: blocks of a kernel, tiles of a language-model head, shards
 of a tensor-parallel group. Everything else follows from the sums over the whole vocabulary:
 
-    log p_k = d_k - log Z                 H    = log Z - Z1 / Z
-    S*      = p_k (d_k - Z1 / Z)          E[S] = (Q1 - (Z1 / Z) Q0) / Z^2        arXiv:2602.03392, Theorems 1 and 2
+    log p_k = d_k - log Z           H    = log Z - Z1 / Z
+    S*      = p_k (d_k - Z1 / Z)    E[S] = (Q1 - (Z1 / Z) Q0) / Z^2
+
+(arXiv:2602.03392, Theorems 1 and 2) and
+
     sum_i S_i^2 = (Q2 - 2 (Z1 / Z) Q1 + (Z1 / Z)^2 Q0) / Z^2, the squared length of T dH / dz: dH /
     dz_i = -S_i / T
 """

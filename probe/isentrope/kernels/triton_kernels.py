@@ -5,7 +5,7 @@ The moments kernel counts in units of the logits while it reads, and turns to na
 row is done. With M the largest logit so far, u = z - M, which float32 holds exactly near M whatever
 the logits have in common, and c = log2(e) / T,
 
-    weight = e^(u / T) = 2^(c u)        Z += weight    Z1 += u weight    Q0 += weight^2    Q1 += u weight^2,
+    weight = e^(u / T) = 2^(c u)      Z += weight  Z1 += u weight  Q0 += weight^2  Q1 += u weight^2,
 
 and, where SQUARED, Q2 += u^2 weight^2: else it is a constant 0, of which the compiled kernel has no
 trace.

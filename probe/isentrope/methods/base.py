@@ -102,9 +102,9 @@ def top_share_cutoff(
 ) -> Float64[Tensor, ""]:
     """The least value that belongs to the top share, a scalar: `values >= cutoff` holds on so many
     tokens, ties apart; +inf when the share is of no token. The share is of the tokens in `mask`,
-    rounded to whole tokens, or down but to at least one with `check_at_most`. Values that are not finite
-    count as the least. `among` are the tokens that are ranked; when they are fewer than the share,
-    all of them belong to it, and the cutoff is -inf. It does not wait for the device."""
+    rounded to whole tokens, or down but to at least one with `check_at_most`. Values that are not
+    finite count as the least. `among` are the tokens that are ranked; when they are fewer than the
+    share, all of them belong to it, and the cutoff is -inf. It does not wait for the device."""
     if not values.numel():
         return torch.full((), torch.inf, dtype=torch.float64, device=values.device)
     values = values.double()

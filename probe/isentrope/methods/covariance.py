@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def covariance_scores(tokens: TokenBatch, centres: Centres) -> Float64[Tensor, "*tokens"]:
-    """c_t = (log p_t - mean_B(log p)) (A_t - mean_B(A))                        arXiv:2505.22617, eq. 10
+    """c_t = (log p_t - mean_B(log p)) (A_t - mean_B(A))                    arXiv:2505.22617, eq. 10
 
     The means are those of the whole batch: over one micro-batch of one sequence with one advantage
     c_t would be 0 everywhere.
@@ -42,7 +42,7 @@ def select_clip_cov(
 ) -> Selection:
     """Detach the tokens of
 
-        I_clip ~ Uniform({t : omega_low < c_t < omega_high}),  |I_clip| = r N      arXiv:2505.22617, eq. 11, 12
+        I_clip ~ Uniform({t : omega_low < c_t < omega_high}),  |I_clip| = r N   2505.22617, eq. 11
 
     c_t of `covariance_scores`, N the tokens that count. Each candidate is drawn for itself with the
     probability r N / candidates, so that r N is what is detached on average, however small the
@@ -109,10 +109,10 @@ def select_kl_cov(
 ) -> Selection:
     """On the tokens of the top share the loss becomes
 
-        -A r + beta d(r),   I_KL = {t : Rank(c_t) <= k N}                 arXiv:2505.22617, eq. 13, 14, listing 1
+        -A r + beta d(r),   I_KL = {t : Rank(c_t) <= k N}    arXiv:2505.22617, eq. 13, 14, listing 1
 
-        d(r) = |log r|            estimator `abs`, the authors' code and all their results
-        d(r) = r - 1 - log r      estimator `k3`, an unbiased estimate of KL(pi_old || pi) on the sampled token
+        d(r) = |log r|        estimator `abs`, the authors' code and all their results
+        d(r) = r - 1 - log r  estimator `k3`, an unbiased estimate of KL(pi_old || pi)
 
     with r = p / p_old. The loop keeps its loss; the penalty enters through the gradient. By log p
     it has the slope sign(log r) or r - 1, and -A r has the slope -A r. The sum of both is the

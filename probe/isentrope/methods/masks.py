@@ -25,7 +25,7 @@ def select_score_sign(
 ) -> Selection:
     """Clip (`mask`), or alone keep (`keep`), the tokens of one sign of
 
-        S* = p (H + log p)                                                        arXiv:2602.03392, Figure 1
+        S* = p (H + log p)                                                arXiv:2602.03392, Figure 1
 
     on positive or negative samples (the scope). Rewarding a token with S* > 0 lowers the entropy,
     rewarding one with S* < 0 raises it. `keep` clips exactly what `mask` keeps; a score of exactly
@@ -46,7 +46,7 @@ def select_top_entropy(
 ) -> Selection:
     """Keep the token if
 
-        H_t >= tau,   tau the (1 - rho) quantile of H over the batch                         arXiv:2506.01939
+        H_t >= tau,   tau the (1 - rho) quantile of H over the batch                arXiv:2506.01939
 
     The share rho is exact (to a token) over the tokens tau was counted from: the previous step's on
     this rank, or the micro-batch's own. A quantile of the step itself is not known before its last
@@ -73,7 +73,7 @@ def select_entropy_ratio_clip(
 ) -> Selection:
     """Keep the token if
 
-        1 - beta_low < H / H_old < 1 + beta_high                                               arXiv:2512.05591
+        1 - beta_low < H / H_old < 1 + beta_high                                    arXiv:2512.05591
 
     H the entropy at its position now, H_old under the policy that the batch was sampled with
     (`gate(old_entropies=)`). The authors use beta = 0.05 on both sides, beside the ratio clip.
@@ -99,7 +99,7 @@ def select_ratio_clip(
 ) -> Selection:
     """Clip the tokens to which
 
-        min(r A, clip(r, 1 - epsilon_low, 1 + epsilon_high) A)              arXiv:2503.14476, Clip-Higher
+        min(r A, clip(r, 1 - epsilon_low, 1 + epsilon_high) A)         arXiv:2503.14476, Clip-Higher
 
     gives no gradient: A > 0 and r > 1 + epsilon_high, or A < 0 and r < 1 - epsilon_low. Clip-higher
     is epsilon_high > epsilon_low. A mask removes gradients and never restores those that the loop's

@@ -92,7 +92,7 @@ def select_stare(
 ) -> Selection:
     """Multiply the gradient by
 
-        W on L+,  M on L-,  1 elsewhere,    while H < H_target               arXiv:2606.19236, section 4
+        W on L+,  M on L-,  1 elsewhere,    while H < H_target           arXiv:2606.19236, section 4
 
     L+ and L- are the share of the tokens with A > 0, and with A < 0, whose surprisal -log p is
     largest. W is `amplify`, M `attenuate`; the authors' variant O1 has M = 1, C2 has M = 0.9. At or
@@ -120,7 +120,7 @@ def follow_entropy(
 ) -> Float64[Tensor, " two"]:
     """The bonus's coefficient after a step, and the H that the step had:
 
-        alpha_(t+1) = alpha_t + delta where H_t <= H_target, alpha_t - delta elsewhere      arXiv:2505.22312
+        alpha_(t+1) = alpha_t + delta where H_t <= H_target, else alpha_t - delta   arXiv:2505.22312
 
     between 0 and `largest`, as TRL's GRPO trainer has it with `use_adaptive_entropy`. Where H is
     not known the coefficient stays."""

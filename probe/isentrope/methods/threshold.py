@@ -1,6 +1,6 @@
 """Clip_B and Clip_V: clip the tokens whose score lies beyond a threshold, in standard deviations.
 
-    Clip_B: keep while  -mu_low sigma <= S* - mean_B(S*) <= mu_high sigma              arXiv:2602.03392, eq. 15
+    Clip_B: keep while  -mu_low sigma <= S* - mean_B(S*) <= mu_high sigma   arXiv:2602.03392, eq. 15
     Clip_V: keep while  -mu_low sigma' <= S_c <= mu_high sigma',  sigma' = std_B(S_c)
         arXiv:2602.03392, eq. 16
 

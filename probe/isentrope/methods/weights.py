@@ -46,7 +46,7 @@ UNLIKELY = Intervention(select=select_unlikely)
 def select_positive_advantage(
     control: Control, tokens: TokenBatch, centres: Centres, cutoff: Tensor | None
 ) -> Selection:
-    """Multiply the gradient of the tokens with A > 0 by lambda, from 0 to 1                     arXiv:2511.05993
+    """Multiply the gradient of the tokens with A > 0 by lambda, from 0 to 1        arXiv:2511.05993
 
     The paper moves lambda during the run, by stages or epochs, or by a fixed step up while the
     entropy lies above a target and down while it lies below. Here it stays what the control has; a
@@ -64,7 +64,7 @@ def select_rank_reward(
 ) -> Selection:
     """Give each sequence y_i of a group of G the advantage that follows from the reward
 
-        R'_i = R_i (1 - beta (G - rank_i) / G)                                  arXiv:2506.02355, unlikeliness reward
+        R'_i = R_i (1 - beta (G - rank_i) / G)                 arXiv:2506.02355, unlikeliness reward
 
     rank_i is 1 for the group's most likely sequence and G for its least likely one, by the mean
     log-prob of its tokens under the old policy, as in the authors' code; of equals the later one
@@ -75,7 +75,7 @@ def select_rank_reward(
     The new advantages keep their group's spread where the loop divides by it (`normalise=std`),
     else the loop's scale:
 
-        A'_i = (R'_i - mean R') std(A) / std(R')         or         A'_i = (R'_i - mean R') (max A - min A)
+        A'_i = (R'_i - mean R') std(A) / std(R')         or  A'_i = (R'_i - mean R') (max A - min A)
 
     and every token's gradient is multiplied by A'_i / A_i. A group all of whose answers are right
     has advantages of 0 and nothing to multiply, though the authors' reward tells its answers apart.
@@ -153,8 +153,8 @@ def estimated_changes(control: Control, tokens: TokenBatch) -> Float64[Tensor, "
     """|Omega| of each token, the size of the entropy change that its update is estimated to make,
     per unit of step size.
 
-        Omega = A / p_old p (1 - p) (log p + H)      estimate `authors`, the code released with arXiv:2510.10150
-        Omega = r A S_c                              estimate `exact`, Theorem 2 of arXiv:2602.03392
+        Omega = A / p_old p (1 - p) (log p + H)  estimate `authors`, code of arXiv:2510.10150
+        Omega = r A S_c                          estimate `exact`, Theorem 2 of arXiv:2602.03392
 
     with r = p / p_old, 1 where the loop passes no log-probs of the old policy. 0 where a number is
     not finite."""
@@ -181,7 +181,7 @@ def select_steer(
 ) -> Selection:
     """Multiply the gradient by
 
-        w = exp(-kappa |Omega|),   kappa = -log(w_min) / max(max_B |Omega|, 0.02)                arXiv:2510.10150
+        w = exp(-kappa |Omega|),   kappa = -log(w_min) / max(max_B |Omega|, 0.02)   arXiv:2510.10150
 
     but by no less than w_min, `minimum_weight`: the token that changes the entropy most gets that
     weight, one that does not change it gets 1. The authors take the maximum over each micro-batch.

@@ -40,7 +40,7 @@ def linear_token_scores(
 ) -> token_scores.TokenScores:
     """Score sampled tokens of a language-model head without ever holding its logits.
 
-        y = hidden W^T + bias     z = c tanh(a y / c) with a soft cap c, else a y     p = softmax(z / T)
+        y = hidden W^T + bias    z = c tanh(a y / c) with a soft cap c, else a y  p = softmax(z / T)
 
     then as `token_scores`. Forward folds each tile of logits into six or seven numbers a token;
     backward computes the tiles again. Gradient goes to hidden states, weight and bias, each only

@@ -108,10 +108,10 @@ def token_scores(
 ) -> TokenScores:
     """Score sampled tokens in one pass over the logits.
 
-        p = softmax(z / T)   H = -sum p log p   S* = p_k (H + log p_k)   S_c = S* - sum_i p_i S_i    arXiv:2602.03392
+        p = softmax(z / T)  H = -sum p log p  S* = p_k (H + log p_k)  S_c = S* - sum_i p_i S_i
 
-    with S_i = p_i (H + log p_i). A step of strength c along the gradient of H by the logits changes
-    H by c sum_i S_i^2 / T^2, to first order.
+    with S_i = p_i (H + log p_i) (arXiv:2602.03392). A step of strength c along the gradient of H by
+    the logits changes H by c sum_i S_i^2 / T^2, to first order.
 
     The logits are neither written to nor copied whole. `logprobs` carries gradient to them,
     backward recomputes the probabilities and writes one tensor; everything else is detached. A row

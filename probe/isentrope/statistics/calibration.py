@@ -5,10 +5,10 @@ weights. An optimiser with momentum moves along past gradients too, so that the 
 the optimiser adds up gradients (`Momentum`), each as much smaller as gradient clipping made the
 gradient:
 
-    x_t = (1 - beta) sum_k beta^k c_(t-k) u_(t-k) / (1 - beta^t)                  Adam: an average, bias-corrected
-    x_1 = c_1 u_1        x_t = mu x_(t-1) + (1 - dampening) c_t u_t               SGD: torch's buffer
-    z_t = a_t H_t x_t                                a: learning rate, H: the step's mean entropy, c: clip factor
-    predicted_t = g_(t-1) z_t                        g = sum w y z / sum w z^2           (y: observed change)
+    x_t = (1 - beta) sum_k beta^k c_(t-k) u_(t-k) / (1 - beta^t)    Adam: an average, bias-corrected
+    x_1 = c_1 u_1        x_t = mu x_(t-1) + (1 - dampening) c_t u_t  SGD: torch's buffer
+    z_t = a_t H_t x_t                   a: learning rate, H: the step's mean entropy, c: clip factor
+    predicted_t = g_(t-1) z_t           g = sum w y z / sum w z^2           (y: observed change)
 
 with weights w halving every HALF_LIFE steps. Of the gain a_t H_t g only the factor g is fitted: the
 learning rate is known, and a gain was found to shrink as the policy grows certain, about as the
@@ -24,7 +24,7 @@ and there is no scale.
 The 90 % interval around a prediction is fitted to the residuals of earlier ones, and widens with
 its own misses:
 
-    half width_t = q_t z_n s_t      s^2 = sum w e^2 / sum w      ln q_(t+1) = ln q_t + RATE (missed_t - 0.1)
+    half width_t = q_t z_n s_t  s^2 = sum w e^2 / sum w  ln q_(t+1) = ln q_t + RATE (missed_t - 0.1)
 
 with e the residuals of earlier predictions, weights w halving every INTERVAL_HALF_LIFE residuals,
 and z_n Student's quantile for as many residuals as the weights amount to. With normal residuals of
@@ -335,8 +335,8 @@ class Calibration:
     _since_wild: deque[tuple[float, float, float, float, bool]] = field(
         default_factory=lambda: deque(maxlen=WILD_STEPS)
     )
-    """Steps since a wild error: regressor, observed change, residual that is not the gain's (NaN: it
-    is), the noise of that, and whether the error was wild."""
+    """Steps since a wild error: regressor, observed change, residual that is not the gain's (NaN:
+    it is), the noise of that, and whether the error was wild."""
 
     def step(
         self,

@@ -1,7 +1,7 @@
 """The coupled prediction: the gradient of the mean entropy, times the way that the optimiser moved
 the weights.
 
-    predicted_t = <h, theta_t> - <h, theta_(t-1)>        h = dH/dtheta at theta_(t-1), H the mean entropy, in nats
+    predicted_t = <h, theta_t> - <h, theta_(t-1)>     h = dH/dtheta at theta_(t-1), in nats
 
 The theory of free logits knows neither that tokens share weights nor what an optimiser makes of a
 gradient. This product has both inside, with momentum, weight decay, clipping and the learning rate,
@@ -128,7 +128,8 @@ class EntropyGradient:
             )
         if self._coupling == "model":
             gradients = self._gradient_by_backward(entropy)
-        else:  # by this rank's tokens alone: the products, not the gradients, are averaged over ranks
+        else:
+            # By this rank's tokens alone: the products, not the gradients, are averaged over ranks.
             gradients = [*torch.autograd.grad(entropy, self._weights, allow_unused=True)]
         if all(gradient is None for gradient in gradients):
             raise ConfigurationError("backward reached none of the weights that the optimiser has.")
@@ -194,8 +195,8 @@ class EntropyGradient:
 
     def _drift_without_gradient(self) -> Tensor:
         """What momentum, and what decoupled weight decay, would do to H in an update whose gradient
-        is 0: [2] float64, nats; this rank's share as in `_project_update`, NaN where the optimiser's
-        momentum is not known."""
+        is 0: [2] float64, nats; this rank's share as in `_project_update`, NaN where the
+        optimiser's momentum is not known."""
         total = torch.zeros(2, dtype=torch.float64, device=self._gradient[0].device)
         with torch.no_grad():
             for optimizer, group, weight, gradient in self.parts():

@@ -1,7 +1,7 @@
 """How log p and advantage move together: over the step's tokens, in its most covariant ones, and
 within groups.
 
-    c_t = (log p_t - mean(log p)) (A_t - mean(A))        arXiv:2505.22617, eq. 10; its Table 1 is the mean of the top shares
+    c_t = (log p_t - mean(log p)) (A_t - mean(A))   arXiv:2505.22617, eq. 10; top shares: Table 1
 
 The means are those of the whole step, which no rank of several knows before the numbers are
 gathered. So each rank adds its tokens to bins by c_t about the means of the step before (one rank
@@ -18,7 +18,7 @@ bins lie about each rank's own.
 
 Within groups it is the covariance of whole sequences, by how hard the group was:
 
-    Cov over y in the group of (log pi(y|x) / |y|, A(y, x))                        arXiv:2505.22617, eq. 8, 9, Figure 8
+    Cov over y in the group of (log pi(y|x) / |y|, A(y, x))   arXiv:2505.22617, eq. 8, 9
 
 log pi(y|x) / |y| is the mean log p of the sequence's tokens, the length-normalised log-prob, in
 nats. A group is the rollouts of one prompt, named by the loop (`Probe.gate(..., groups=)`). The

@@ -1,17 +1,17 @@
 """How far the policy is from the ones its tokens came from: the sampler, the loss's old policy, the
 reference.
 
-    d = log p - log q        r = p / q                       q: the sampler, or the old policy
-    KL(q || p):  k1 = mean(-d),   k3 = mean(r - 1 - d)       both estimate it on tokens drawn from q
-    effective sample size = (sum r)^2 / (n sum r^2)          as a share of n tokens, or of n sequences
+    d = log p - log q        r = p / q                     q: the sampler, or the old policy
+    KL(q || p):  k1 = mean(-d),   k3 = mean(r - 1 - d)     both estimate it on tokens drawn from q
+    effective sample size = (sum r)^2 / (n sum r^2)        as a share of n tokens, or of n sequences
 
 d of a sequence is the sum over its tokens. No d is cut: sums of ratios are kept as their
 logarithms, so that an effective sample size has no overflow, also over ranks. k3 needs the ratio
 itself: it is missing where that is no float64 any more, from d = 709 nats on. What a cause looks
 like in d, to first order:
 
-    another temperature        -d = (T / T_sampler - 1)(log p + H)
-    top-k or top-p             d <= 0 everywhere: what is left of the vocabulary shares all the probability
+    another temperature  -d = (T / T_sampler - 1)(log p + H)
+    top-k or top-p      d <= 0 everywhere: what is left of the vocabulary shares all the probability
 """
 
 from __future__ import annotations
@@ -317,7 +317,8 @@ CLIPPED = totals(
 
 
 def _self_check(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums of r S_c, whose mean over tokens drawn from q is 0       arXiv:2602.03392, Cor. 1 and App. D, Cor. 1.1"""
+    """Sums of r S_c, whose mean over tokens drawn from q is 0:
+    arXiv:2602.03392, Cor. 1 and App. D, Cor. 1.1."""
     found = tokens.differences("sampler")
     if found is None:
         return tokens.moments("r S_c")

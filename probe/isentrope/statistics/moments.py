@@ -176,8 +176,8 @@ class ThresholdStatistics:
 
     @classmethod
     def read_plain(cls, numbers: Sequence[float | str]) -> ThresholdStatistics:
-        """The statistics that `write_plain` wrote, on the CPU: scalars from there join with tensors of
-        any device."""
+        """The statistics that `write_plain` wrote, on the CPU: scalars from there join with tensors
+        of any device."""
         return cls(*(torch.tensor(float(number), dtype=torch.float64) for number in numbers))
 
     def to(self, like: Tensor) -> ThresholdStatistics:

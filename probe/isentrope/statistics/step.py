@@ -3,15 +3,15 @@
 The unit prediction is the first-order change of the mean entropy per unit of gain
 (arXiv:2602.03392, Cor. 4.1):
 
-    unit = -mean(u S_c),   u = N g / W,   g = -dL / dlog p       the loss's own gradient, N tokens, W ranks averaged over
-                           u = r A                               where no backward reached the log-probs
+    unit = -mean(u S_c),   u = N g / W,   g = -dL / dlog p   of N tokens, averaged over W ranks
+                           u = r A                           where no backward reached the log-probs
 
 and its parts by mechanism, which sum to it, are
 
-    by_intervention  = -mean((f - 1) u S_c)             f: the factors of the active control, 0 where it clips
-    by_kl_penalty    = -mean(u_KL S_c)                  read from the reference log-probs, where they require grad
-    by_entropy_bonus = +mean(c sum_i S_i^2)             c = -N dL / dH / W
-    by_policy_loss   = what is left                     advantages, ratios, clip, aggregation
+    by_intervention  = -mean((f - 1) u S_c)   f: the factors of the active control, 0 where it clips
+    by_kl_penalty    = -mean(u_KL S_c)        of the reference log-probs, where they require grad
+    by_entropy_bonus = +mean(c sum_i S_i^2)   c = -N dL / dH / W
+    by_policy_loss   = what is left            advantages, ratios, clip, aggregation
 
 in nats per unit gain. With a temperature every term is over T^2. A metric whose inputs the loop did
 not pass is absent."""
@@ -476,7 +476,7 @@ _OF_AN_INTERVENTION = (metrics.CHANGE_BY_INTERVENTION, metrics.CLIP_CANDIDATE_FR
 
 
 def unit_prediction(step: StepSums) -> float | None:
-    """-mean(u S_c) over the step's tokens, None where it is not known       arXiv:2602.03392, Cor. 4"""
+    """-mean(u S_c) over the step's tokens, None where it is not known: arXiv:2602.03392, Cor. 4."""
     return step.change(sum(step[SIGNS].changes)) if step.tokens and step.basis is not None else None
 
 

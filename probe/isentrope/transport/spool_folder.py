@@ -1,19 +1,19 @@
 """The folder through which training process and shipper talk, and the names of the files in it.
 
     ISENTROPE_HOME/spool/RUN/INCARNATION/rank-N/
-        run.payload       the run and rank: RunStarted, serialised    written once by the training process
-        target            host:port of the server's ingest            written once by the training process
-        NUMBER.seg        records, see `segments`                     training process writes, shipper deletes
-        sent/             segments the server has acknowledged, kept for ISENTROPE_KEEP_DELIVERED
-        NUMBER.damaged    a segment some of which could not be read   kept to be examined
-        reserve           room for a full disk                        training process, see `spool_disk`
-        end               the last record's number, see `SpoolEnd`    training process, when it closes the spool
-        trainer.lock      held while the training process lives
-        shipper.lock      held while a shipper works on the folder
-        control           the requested control                       shipper writes, training process reads
-        status.json       how far the shipper is, and its error       shipper writes, training process reads
-        shipper.log       the shipper's log; bounded
-        shipper.errors    stderr of the shipper, for one that died
+        run.payload     the run and rank: RunStarted               written once by the training
+        target          host:port of the server's ingest           written once by the training
+        NUMBER.seg      records, see `segments`                    training writes, shipper deletes
+        sent/           segments the server has acknowledged, kept for ISENTROPE_KEEP_DELIVERED
+        NUMBER.damaged  a segment some of which could not be read  kept to be examined
+        reserve         room for a full disk                       the training, see `spool_disk`
+        end             the last record's number, see `SpoolEnd`   the training, at its close
+        trainer.lock    held while the training process lives
+        shipper.lock    held while a shipper works on the folder
+        control         the requested control                      shipper writes, training reads
+        status.json     how far the shipper is, and its error      shipper writes, training reads
+        shipper.log     the shipper's log; bounded
+        shipper.errors  stderr of the shipper, for one that died
 
 Everything is readable by the owner alone: configurations hold secrets. No token is ever written
 here. When all is delivered the shipper moves the folder to ISENTROPE_HOME/delivered, where

@@ -303,7 +303,8 @@ class Course:
 
     @property
     def level_error(self) -> float:
-        """Standard error of such a median, from the run's own scatter; 0 while that is not known."""
+        """Standard error of such a median, from the run's own scatter; 0 while that is not
+        known."""
         noise = self._noise()
         return noise * math.sqrt(math.pi / 2 / NEWEST_STEPS) if math.isfinite(noise) else 0.0
 

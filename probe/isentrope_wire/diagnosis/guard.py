@@ -36,9 +36,10 @@ def lost_reward(before: Sequence[float], since: Sequence[float], steps: int = 0)
     """How much lower the newest rewards are than those before a control, where that is certain;
     else 0. `steps`: how many it has acted for; 0 counts every fall.
 
-    The last WINDOW of each are compared, by their means: a slow loss shows there, too, which a slope
-    within the window would miss. A fall that the reward had before goes on without the control,
-    and is not counted; how steep it was is known with an error, by which it may be more."""
+    The last WINDOW of each are compared, by their means: a slow loss shows there, too, which a
+    slope within the window would miss. A fall that the reward had before goes on without the
+    control, and is not counted; how steep it was is known with an error, by which it may be
+    more."""
     earlier, newest = before[-WINDOW:], since[-WINDOW:]
     if min(len(earlier), len(newest)) < LEAST:
         return 0.0

@@ -837,10 +837,9 @@ def _effect_in_words(state: _State, control: Control, effect: PredictedEffect | 
         )
     if effect is None:
         return "Nothing is known yet: no step has what-if sums."
-    clips = (
-        "Clips"
-        f" {'less than 0.1 %' if 0 < effect.clip_fraction < 5e-4 else percent(effect.clip_fraction, 1)}"
-    )
+    clips = f"Clips {percent(effect.clip_fraction, 1)}"
+    if 0 < effect.clip_fraction < 5e-4:
+        clips = "Clips less than 0.1 %"
     if control.method == "kl_cov":
         clips = f"Penalises {percent(control.number('k'), 1)} of the tokens, clips none"
     now = None if state.course is None else state.course.mean_pace(PROMISED_STEPS)

@@ -30,7 +30,8 @@ _CERTAIN = 0.75
 """An interval wider to each side than this share of the expected pace decides nothing, unless the
 control's effect is larger still."""
 _OVERSHOT = 2.0
-"""A control that turns the entropy this many times as fast as it went, or was promised, overshot."""
+"""A control that turns the entropy this many times as fast as it went, or was promised,
+overshot."""
 _NEAR = 0.05
 """A hold has reached its target where the mean entropy is within this share of it."""
 

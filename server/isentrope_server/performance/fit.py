@@ -1,4 +1,4 @@
-"""The fit R = -a exp(H) + b of a run's reward R against its entropy H                    arXiv:2505.22617, eq. 6
+"""The fit R = -a exp(H) + b of a run's reward R against its entropy H       arXiv:2505.22617, eq. 6
 
 Both series are averaged over at most BLOCKS stretches of neighbouring steps. The reward is then
 regressed on the trend of exp(H), and, apart from it, on what exp(H) scatters about that trend: the

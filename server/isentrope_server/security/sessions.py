@@ -28,25 +28,33 @@ SESSION_SECONDS = 30 * 24 * 3600
 
 
 _STYLE = """
-:root { color-scheme: light dark; --ground: #f6f7f9; --card: #fff; --line: #d9dde5; --text: #1b2130; --dim: #5b6475; --note: #b64a08 }
+:root { color-scheme: light dark; --ground: #f6f7f9; --card: #fff; --line: #d9dde5;
+  --text: #1b2130; --dim: #5b6475; --note: #b64a08 }
 @media (prefers-color-scheme: dark) {
-  :root { --ground: #0e1116; --card: #161a21; --line: #2c3340; --text: #e6e9ef; --dim: #98a1b2; --note: #f0925a }
+  :root { --ground: #0e1116; --card: #161a21; --line: #2c3340;
+    --text: #e6e9ef; --dim: #98a1b2; --note: #f0925a }
 }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 12vh auto; max-width: 30rem; padding: 0 1rem;
   background: var(--ground); color: var(--text) }
 main { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 1.5rem }
-h1 { font-size: 1.2rem; margin: 0 0 .75rem } p { color: var(--dim); margin: .75rem 0 0 } p.note { color: var(--note); margin: 0 0 .75rem }
+h1 { font-size: 1.2rem; margin: 0 0 .75rem }
+p { color: var(--dim); margin: .75rem 0 0 }
+p.note { color: var(--note); margin: 0 0 .75rem }
 label { display: block; font-weight: 600; font-size: 13px; margin-bottom: .25rem }
-form { display: grid; grid-template-columns: 1fr auto; gap: 8px } form label { grid-column: 1 / -1; margin: 0 }
-input, button { font: inherit; padding: .45rem .75rem; border-radius: 6px; border: 1px solid var(--line); min-width: 0 }
-input { background: var(--ground); color: inherit } button { background: #4456c8; color: #fff; border-color: #4456c8; font-weight: 600 }
+form { display: grid; grid-template-columns: 1fr auto; gap: 8px }
+form label { grid-column: 1 / -1; margin: 0 }
+input, button { font: inherit; padding: .45rem .75rem; border-radius: 6px;
+  border: 1px solid var(--line); min-width: 0 }
+input { background: var(--ground); color: inherit }
+button { background: #4456c8; color: #fff; border-color: #4456c8; font-weight: 600 }
 :focus-visible { outline: 2px solid #7a8af1; outline-offset: 2px }
 """
 
 
 def _page(heading: str, text: str) -> str:
     # With the server's own policy `no-referrer` a form would be sent with the origin `null`.
-    return f"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+    return f"""<!doctype html><html lang="en"><meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
 <meta name="referrer" content="same-origin"><link rel="icon" href="data:,">
 <title>Isentrope: sign in</title><style>{_STYLE}</style>
 <body><main><h1>{heading}</h1>
@@ -63,8 +71,9 @@ def sign_in_page(note: str = "") -> str:
 <input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
 <button>Sign in</button></form>
 <p>Or open the address that <code>isentrope up</code> printed; it ends in <code>/?token=…</code>.
-The owner's token is in the file <code>owner-token</code> of the server's home. Others get one from the owner, who makes it on the
-page Access or with <code>isentrope token create --scope read</code>.</p>""",
+The owner's token is in the file <code>owner-token</code> of the server's home. Others get one
+from the owner, who makes it on the page Access or
+with <code>isentrope token create --scope read</code>.</p>""",
     )
 
 

@@ -185,8 +185,8 @@ def create(connection: Connection, started: RunStarted, now: float) -> int:
 def what_changes(
     connection: Connection, run_key: int, started: RunStarted
 ) -> dict[str, dict[str, object]]:
-    """What tells that a newer incarnation may be another experiment, as `old` and `new`: the run had
-    finished, or had another name, or other values in its config. Empty where nothing does."""
+    """What tells that a newer incarnation may be another experiment, as `old` and `new`: the run
+    had finished, or had another name, or other values in its config. Empty where nothing does."""
     row = connection.execute(
         select(runs.c.name, runs.c.config, runs.c.state).where(runs.c.key == run_key)
     ).one()

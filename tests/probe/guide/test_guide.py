@@ -48,10 +48,13 @@ def loss_of(logprobs, batch):
 torch.manual_seed(0)
 model, T, steps, tokenizer = Policy(), 0.8, 3, SimpleNamespace(decode=str)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-micro_batches = [SimpleNamespace(ids=torch.randint(24, (4, 7)), mask=torch.rand(4, 7) < 0.8) for _ in range(2)]
+micro_batches = [
+    SimpleNamespace(ids=torch.randint(24, (4, 7)), mask=torch.rand(4, 7) < 0.8) for _ in range(2)
+]
 for batch in micro_batches:
     batch.advantages = torch.randn(4, 1)
-    batch.old = log_softmax_and_gather(model(batch.ids).logits[:, :-1] / T, batch.ids[:, 1:]).detach()
+    logits = model(batch.ids).logits[:, :-1] / T
+    batch.old = log_softmax_and_gather(logits, batch.ids[:, 1:]).detach()
 batches = micro_batches * steps
 """
 """What the diffs of the guide leave to the reader."""
@@ -64,12 +67,15 @@ class GPT(nn.Module):
         logits = self.policy(ids).logits
         if targets is None:
             return logits
-        return nn.functional.cross_entropy(logits.mT, targets, ignore_index=-1, reduction=loss_reduction)
+        return nn.functional.cross_entropy(
+            logits.mT, targets, ignore_index=-1, reduction=loss_reduction
+        )
 
 model, num_steps = GPT(model), steps
 def passes(step):
     for batch in micro_batches:
-        yield batch.ids[:, :-1], batch.ids[:, 1:].where(batch.mask[:, 1:], -1), batch.advantages.squeeze(-1)
+        targets = batch.ids[:, 1:].where(batch.mask[:, 1:], -1)
+        yield batch.ids[:, :-1], targets, batch.advantages.squeeze(-1)
 """
 
 

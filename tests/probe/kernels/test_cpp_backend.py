@@ -58,7 +58,8 @@ def test_forked_child_scores_alone() -> None:
         before = torch.stack(cpp_backend.row_moments(logits, token_ids, 1.0)[:6])
         child = os.fork()
         if child == 0:
-            same = torch.stack(cpp_backend.row_moments(logits, token_ids, 1.0)[:6]).numpy() == before.numpy()
+            after = torch.stack(cpp_backend.row_moments(logits, token_ids, 1.0)[:6])
+            same = after.numpy() == before.numpy()
             os._exit(0 if same.all() else 3)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """

@@ -219,8 +219,8 @@ import os, sys, time
 from pathlib import Path
 from isentrope.transport.spool import open_transport
 from isentrope_wire.reports import RunStarted, StepReport
-run = RunStarted(run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0,
-                 probe_version="0")
+run = RunStarted(run_id="r", incarnation="i", rank=0, world_size=1, name="n",
+                 project="p", started_at=0.0, probe_version="0")
 transport = open_transport(run, mode="offline", home=Path(sys.argv[1]), grpc_target="x")
 def put(step): return transport.put(lambda: StepReport(step=step, recorded_at=0.0))
 """
@@ -240,7 +240,10 @@ def test_a_script_whose_reports_are_not_delivered_hears_of_it_once_at_its_end(
     program += """
 put(1); put(2)
 status, end = transport.folder.status, time.monotonic() + 60
-while not (status.exists() and '"error": ""' not in status.read_text()) and time.monotonic() < end: time.sleep(0.05)
+while time.monotonic() < end:
+    if status.exists() and '"error": ""' not in status.read_text():
+        break
+    time.sleep(0.05)
 begin = time.monotonic()
 transport.close()
 print(time.monotonic() - begin)

@@ -92,8 +92,8 @@ def test_what_stands_behind_a_report_that_hangs_arrives_as_a_gap_and_the_run_is_
     from isentrope.transport.spool import open_transport
     from isentrope.transport.transport import ReadyMessage
     from isentrope_wire.reports import RunFinished, RunStarted, StepReport
-    run = RunStarted(run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0,
-                     probe_version="0")
+    run = RunStarted(run_id="r", incarnation="i", rank=0, world_size=1, name="n",
+                     project="p", started_at=0.0, probe_version="0")
     transport = open_transport(run, mode="offline", home=Path(sys.argv[1]), grpc_target=sys.argv[2])
     transport.put(lambda: StepReport(step=0, recorded_at=1.0))
     while transport.statistics().spooled < 2: time.sleep(0.01)

@@ -4,12 +4,12 @@ Pure functions of tensors, and the table that names them. Rewards are [prompts, 
 for the rollouts of a prompt; what belongs to tokens is [rollouts, tokens], where rollout i * group
 size + j is the j-th of prompt i. R is a reward, G the group size.
 
-    group             (R - mean of the group) / std of the group                          GRPO, arXiv:2402.03300, section 4.1
-    group_centred     R - mean of the group                                               Dr. GRPO, arXiv:2503.20783
-    leave_one_out     R - mean of the others of the group                                 RLOO, arXiv:2402.14740
-    batch             R, made a standard score over all tokens of the batch               REINFORCE++, arXiv:2501.03262
-    gae               sum over s >= t of (discount lambda)^(s-t) delta_s, then as batch   PPO, arXiv:1707.06347, eq. 11
-    process           leave_one_out of R plus the return of centred token rewards         PRIME, arXiv:2502.01456
+    group          (R - mean) / std of the group                     GRPO, arXiv:2402.03300, 4.1
+    group_centred  R - mean of the group                             Dr. GRPO, arXiv:2503.20783
+    leave_one_out  R - mean of the others of the group               RLOO, arXiv:2402.14740
+    batch          R as a standard score over the batch's tokens     REINFORCE++, arXiv:2501.03262
+    gae            sum over s >= t of (discount lambda)^(s-t) delta_sPPO, arXiv:1707.06347, eq. 11
+    process        leave_one_out of R + centred token rewards        PRIME, arXiv:2502.01456
 """
 
 from __future__ import annotations

@@ -4,9 +4,12 @@ follows the entropy.
 Tensors are [rollouts, tokens]; r is the ratio of the policy's probability of a token to the old
 policy's.
 
-    surrogate          -min(A r, A clip(r, 1 - low, 1 + high))      PPO, arXiv:1707.06347, eq. 7; low != high: DAPO, arXiv:2503.14476
-    reference_kl       exp(d) - 1 - d of d = log p_ref - log p      arXiv:2402.03300, eq. 4: k3 of http://joschu.net/blog/kl-approx.html
-    aggregated         from losses of tokens to the batch's         token: DAPO; sequence: GRPO, arXiv:2402.03300; constant: arXiv:2503.20783
+    surrogate      -min(A r, A clip(r, 1 - low, 1 + high))   PPO, arXiv:1707.06347, eq. 7;
+                                                             low != high: DAPO, arXiv:2503.14476
+    reference_kl   exp(d) - 1 - d of d = log p_ref - log p   arXiv:2402.03300, eq. 4; k3 of
+                                                             http://joschu.net/blog/kl-approx.html
+    aggregated     from losses of tokens to the batch's      DAPO; constant: arXiv:2503.20783;
+                                                             sequence: GRPO, arXiv:2402.03300
 """
 
 from __future__ import annotations
@@ -80,7 +83,7 @@ class AdaptiveEntropyCoefficient:
     and down above it.
 
         L = L_policy - alpha 1{H_(t-1) <= H*} mean(H)
-        alpha_(t+1) = alpha_t + delta where H_t <= H*, alpha_t - delta elsewhere, within its bounds    arXiv:2505.22312
+        alpha_(t+1) = alpha_t + delta where H_t <= H*, else alpha_t - delta   arXiv:2505.22312
 
     As TRL's GRPO trainer has it with `use_adaptive_entropy`: the bonus of a step goes by the mean
     entropy of the step before, and is off in the first."""

@@ -5,11 +5,11 @@ A subclass of `Figure` in a file of `dynamics/`, `mechanism/` or `beyond/`:
     class MaskedSigns(Figure):
         name = "dynamics-1"
         number = "Fig. 1 a-d"
-        claim = "..."                                  # one sentence, as read in the paper
-        def arms(self, plan): ...                      # label -> settings; each is run with every seed
-        def draw(self, results): ...                   # a matplotlib figure
-        def columns(self, run): ...                    # a run's numbers in its CSV
-        def checks(self, results): ...                 # what the claim comes down to, each tested
+        claim = "..."                               # one sentence, as read in the paper
+        def arms(self, plan): ...                   # label -> settings; each is run with every seed
+        def draw(self, results): ...                # a matplotlib figure
+        def columns(self, run): ...                 # a run's numbers in its CSV
+        def checks(self, results): ...              # what the claim comes down to, each tested
 
 `self.finished(results)` are the finished runs of each arm, a run a seed.
 """

@@ -1,8 +1,10 @@
 """A run: how it is made, and the folder that keeps it.
 
     runs/KEY/settings.json   what determines it
-    runs/KEY/series.npz      every scalar of its reports, by step, but for those that measure time or delivery
-    runs/KEY/what_if.json    of a control that is pushed on the way: what-if sums of the last steps before it, as they travel, in base64
+    runs/KEY/series.npz      every scalar of its reports, by step, but for those that measure time
+                             or delivery
+    runs/KEY/what_if.json    of a control that is pushed on the way: what-if sums of the last steps
+                             before it, as they travel, in base64
     runs/KEY/alerts.json     its alerts, as they were raised
     runs/KEY/made.json       how long it took, where and by which version of torch
 

@@ -202,8 +202,8 @@ class Plan:
         first_seed: int = 0,
         **training: Any,
     ) -> RunSettings:
-        """Settings of a run, made of the base with other fields of `TrainingConfig`; `repeat_over_seeds`
-        sets the seed.
+        """Settings of a run, made of the base with other fields of `TrainingConfig`;
+        `repeat_over_seeds` sets the seed.
 
         The control, or its document, is active from the first step on. By default the model has the
         reference policy's shape and its task's warm start.
