@@ -7,8 +7,9 @@ Read `probe.py` first. Then:
 - `statistics/`: mergeable sums of a step
 - `methods/`: which tokens' gradients take part
 - `control.py`: the active control; `hold.py`: thresholds moved from step to step to hold an entropy
-- `distributed.py`: what the ranks exchange; `lifecycle.py`: start and end of a run;
-    `step_report.py`: the report of a step
+- `config.py`: the options of a probe; `lifecycle.py`: start and end of a run
+- `steps/`: what a step collects, how it is closed, its report
+- `distributed.py`: what the ranks exchange
 - `transport/`: reports to the server and controls back, through a folder on disk
 - `trackers`: the scalars in W&B, Trackio, MLflow, TensorBoard
 - `integrations/`: `attach(trainer)` for TRL, `IsentropeCallback` for transformers

@@ -19,16 +19,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from msgspec import Meta
 
-from isentrope.config import ProbeConfig
-from isentrope.control import ControlState
-from isentrope.distributed import RankExchange, ResumeMessage
+from isentrope.distributed import ResumeMessage
 from isentrope.hold import HoldController
 from isentrope.methods.basis import SelectionBasis
-from isentrope.step_report import ReportBuilder
+from isentrope.steps.parts import Parts
+from isentrope.steps.report import ReportBuilder
 from isentrope_wire import __version__
 from isentrope_wire.codec import decode_control, encode_control
 from isentrope_wire.control import CAPABILITIES
@@ -67,37 +66,26 @@ class _State:
     next: Action | None
 
 
-class Memory(NamedTuple):
-    """The parts of a probe that keep something from step to step."""
-
-    config: ProbeConfig
-    control: ControlState
-    basis: SelectionBasis
-    reports: ReportBuilder
-    hold: HoldController
-    ranks: RankExchange
-
-
-def state_of(memory: Memory) -> dict[str, Any]:
-    """The memory as JSON values, for torch.save and JSON alike; RuntimeError where a rank is gone
-    whose sums were awaited. Waits for the device, and up to REPORT_SECONDS for the last
+def state_of(parts: Parts) -> dict[str, Any]:
+    """What the parts keep, as JSON values, for torch.save and JSON alike; RuntimeError where a rank
+    is gone whose sums were awaited. Waits for the device, and up to REPORT_SECONDS for the last
     report."""
     state = _State(
-        run_id=memory.config.run_id,
-        rank=memory.config.rank,
-        step=memory.control.last_step,
-        control=encode_control(memory.control.active).hex(),
-        decided=memory.control.newest_decided,
-        selection=memory.basis.state(memory.hold.control),
-        learnt=memory.reports.state(REPORT_SECONDS),
-        hold=memory.hold.state(),
-        next=memory.ranks.next_action,
+        run_id=parts.config.run_id,
+        rank=parts.config.rank,
+        step=parts.control.last_step,
+        control=encode_control(parts.control.active).hex(),
+        decided=parts.control.newest_decided,
+        selection=parts.basis.state(parts.hold.control),
+        learnt=parts.reports.state(REPORT_SECONDS),
+        hold=parts.hold.state(),
+        next=parts.ranks.next_action,
     )
     return dict(document_of(state))
 
 
 def resume(
-    memory: Memory, state: Mapping[str, Any] | None, requested: ControlSnapshot | None
+    parts: Parts, state: Mapping[str, Any] | None, requested: ControlSnapshot | None
 ) -> None:
     """Continue from a state before the first step. Every rank calls this; rank 0's state counts for
     all.
@@ -110,19 +98,19 @@ def resume(
     """
     own_error, own, mine = None, None, ResumeMessage()
     try:
-        if memory.control.has_begun:
+        if parts.control.has_begun:
             raise CheckpointError(
                 "load_state_dict must be called before the first gate, log or step of a new probe;"
-                f" this one is at step {memory.control.next_step}."
+                f" this one is at step {parts.control.next_step}."
             )
         if state:
             own = _checked(state)
             # A decision about another run's control does not fit this one's.
-            action = own.next if own.run_id == memory.config.run_id else None
-            mine = ResumeMessage(state=state if memory.config.rank == 0 else None, action=action)
+            action = own.next if own.run_id == parts.config.run_id else None
+            mine = ResumeMessage(state=state if parts.config.rank == 0 else None, action=action)
     except CheckpointError as error:
         own_error, mine = error, ResumeMessage(error=str(error))
-    messages = memory.ranks.resume(mine, requested)
+    messages = parts.ranks.resume(mine, requested)
     if own_error is not None:
         raise own_error
     for rank, message in enumerate(messages):
@@ -134,11 +122,11 @@ def resume(
             "There is no probe state to continue from%s: calibration, alerts and control (%s) are"
             " those of a new run.",
             where,
-            memory.control.active.control.method,
+            parts.control.active.control.method,
         )
         return
     shared = _checked(messages[0].state)
-    _restore(memory, shared, own or shared)
+    _restore(parts, shared, own or shared)
 
 
 def _checked(document: Any) -> _State:
@@ -176,9 +164,9 @@ def _checked(document: Any) -> _State:
     return state
 
 
-def _restore(memory: Memory, shared: _State, own: _State) -> None:
+def _restore(parts: Parts, shared: _State, own: _State) -> None:
     snapshot, newest_decided = _snapshot(shared), shared.decided
-    if shared.run_id != memory.config.run_id:
+    if shared.run_id != parts.config.run_id:
         # Versions count within a run. Version 0 of this one is what it has announced: that must be
         # active, and the first version pushed must not look old.
         logger.warning(
@@ -187,16 +175,16 @@ def _restore(memory: Memory, shared: _State, own: _State) -> None:
             " checkpoint's.",
             *(
                 shared.run_id,
-                memory.config.run_id,
-                memory.control.active.control.method,
+                parts.config.run_id,
+                parts.control.active.control.method,
                 shared.run_id,
             ),
         )
-        snapshot, newest_decided = memory.control.active, memory.control.newest_decided
-    memory.control.resume(snapshot, newest_decided, shared.step)
+        snapshot, newest_decided = parts.control.active, parts.control.newest_decided
+    parts.control.resume(snapshot, newest_decided, shared.step)
     # A share of the tokens is counted on each rank; rank 0's is used where this rank has none.
-    own = own if own.rank == memory.config.rank and own.step == shared.step else shared
-    _restore_parts(shared, own, memory.basis, memory.reports, memory.hold)
+    own = own if own.rank == parts.config.rank and own.step == shared.step else shared
+    _restore_parts(shared, own, parts.basis, parts.reports, parts.hold)
 
 
 def _restore_parts(

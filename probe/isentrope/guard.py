@@ -134,6 +134,20 @@ class Stopwatch:
         self.seconds += time.perf_counter() - self._started
 
 
+class Warnings:
+    """Warnings of which each matter is logged once."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._logged: set[str] = set()
+
+    def warn_once(self, about: str, message: str) -> None:
+        """Log the message, unless it is empty or one about the same was logged before."""
+        if message and about not in self._logged:
+            self._logged.add(about)
+            self._logger.warning(message)
+
+
 class Protected:
     """The context of `Guard.protect`. A class: one made from a generator costs the training thread
     twice as much."""

@@ -31,12 +31,9 @@ from multiprocessing.util import Finalize
 from torch import Tensor
 
 from isentrope.config import ProbeConfig
-from isentrope.control import ControlState
-from isentrope.distributed import RankExchange, Ranks
-from isentrope.guard import Guard
-from isentrope.step_report import ReportBuilder
-from isentrope.trackers import Trackers
-from isentrope.transport.transport import ReadyMessage, Transport
+from isentrope.distributed import Ranks
+from isentrope.steps.parts import Parts
+from isentrope.transport.transport import ReadyMessage
 from isentrope_wire import __version__, environment
 from isentrope_wire.control import CAPABILITIES
 from isentrope_wire.errors import ConfigurationError
@@ -235,6 +232,13 @@ def error_leaving_child() -> BaseException | None:
     return None
 
 
+def _add_output(error: str) -> str:
+    """The error of a failed run with the last lines of its output, as far as there is room."""
+    room = ERROR_CHARACTERS - len(error) - len(OUTPUT)
+    output = last_output() if room > 0 else ""
+    return f"{error}{OUTPUT}{output[-room:]}" if output else error
+
+
 _finished_runs: set[str] = set()
 """Ids of the runs that this process has finished."""
 LONGEST_END_SECONDS = 1.0
@@ -248,35 +252,16 @@ class RunEnd:
     """Ends the run of one rank once. It outlives its probe, which may be gone before the process
     is: a local, say."""
 
-    def __init__(
-        self,
-        control: ControlState,
-        ranks: RankExchange,
-        transport: Transport,
-        trackers: Trackers,
-        guard: Guard,
-        reports: ReportBuilder,
-        logged: dict[str, float | Tensor],
-        *,
-        run_id: str = "",
-        at_process_end: bool = True,
-        sends_output: bool = True,
-    ) -> None:
+    def __init__(self, parts: Parts, logged: dict[str, float | Tensor]) -> None:
         """Build it after the transport is open: what is registered last is called first, and the
-        transport closes itself. In mode disabled the process's end is not the run's.
-        `logged`: what the loop logged since its last step. `sends_output`: a failed run has the
-        last lines of its output with its error."""
-        self._reports, self._logged = reports, logged
-        self._sends_output, self._run_id = sends_output, run_id
-        self._control = control
-        self._ranks = ranks
-        self._transport = transport
-        self._trackers = trackers
-        self._guard = guard
+        transport closes itself. In mode disabled the process's end is not the run's. `logged`: what
+        the loop logged since its last step."""
+        self._parts, self._logged = parts, logged
         self._process = os.getpid()
         self.finished = False
         self._earlier_error = id(last_unhandled_error())
         self._child_end: Finalize | None = None
+        at_process_end = parts.config.mode != "disabled"
         if at_process_end:
             atexit.register(self._process_ends)
         if at_process_end and parent_process() is not None:
@@ -294,37 +279,36 @@ class RunEnd:
             return
         self.finished = True
         if status == "finished":
-            _finished_runs.add(self._run_id)
+            _finished_runs.add(self._parts.config.run_id)
         atexit.unregister(self._process_ends)
         if self._child_end is not None:
             self._child_end.cancel()
         end = time.monotonic() + LONGEST_END_SECONDS
-        with self._guard.protect("finishing the run"):
-            room = ERROR_CHARACTERS - len(error) - len(OUTPUT)
-            if status == "failed" and self._sends_output and room > 0 and (output := last_output()):
-                error += OUTPUT + output[-room:]
+        with self._parts.guard.protect("finishing the run"):
+            if status == "failed" and self._parts.config.texts:
+                error = _add_output(error)
             message = RunFinished(
                 status=status,
                 finished_at=time.time(),
-                step=self._control.last_step,
+                step=self._parts.control.last_step,
                 error=cut(error, ERROR_CHARACTERS),
-                outcomes=self._control.pending_outcomes,
+                outcomes=self._parts.control.pending_outcomes,
             )
-            self._ranks.settle(LAST_EXCHANGE_SHARE * LONGEST_END_SECONDS)
+            self._parts.ranks.settle(LAST_EXCHANGE_SHARE * LONGEST_END_SECONDS)
             self._report_rest(completes=status == "finished")
-            self._transport.put(ReadyMessage(message))
-            self._transport.close(timeout_seconds=end - time.monotonic())
-            self._trackers.close(timeout_seconds=end - time.monotonic())
+            self._parts.transport.put(ReadyMessage(message))
+            self._parts.transport.close(timeout_seconds=end - time.monotonic())
+            self._parts.trackers.close(timeout_seconds=end - time.monotonic())
 
     def _report_rest(self, *, completes: bool) -> None:
         """Report what was logged since the last step as of that step. Unless it `completes` the
         run, it may be of a step that was begun: then no number of the last step gives way to it."""
-        step = self._control.last_step or 0
-        build = self._reports.rest_of(
-            step, self._logged, replaces=completes and not self._control.step_is_open
+        step = self._parts.control.last_step or 0
+        build = self._parts.reports.rest_of(
+            step, self._logged, replaces=completes and not self._parts.control.step_is_open
         )
         if build is not None:
-            self._transport.put(self._trackers.also(step, build))
+            self._parts.transport.put(self._parts.trackers.also(step, build))
         self._logged.clear()
 
     def _process_ends(self) -> None:

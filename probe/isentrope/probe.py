@@ -17,31 +17,21 @@ ships them; controls come back the same way and change only between two steps.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from isentrope import inputs
-from isentrope.checkpoint import Memory, resume, state_of
+from isentrope.checkpoint import resume, state_of
 from isentrope.client.inline import RunView
 from isentrope.config import Coupling, ProbeConfig, ThresholdSource
-from isentrope.control import NOTHING_GATED_MESSAGE, ControlState
-from isentrope.distributed import RankExchange, Ranks, ranks_of
-from isentrope.global_step import next_step_vector, rank_vector
-from isentrope.guard import Guard, Stopwatch
-from isentrope.hold import HoldController
-from isentrope.host_copy import HostCopies
+from isentrope.distributed import Ranks, ranks_of
 from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, page_of
-from isentrope.methods.base import Selection
-from isentrope.methods.basis import SelectionBasis
-from isentrope.methods.gate import FactorsOfGradient, gated_logprobs
+from isentrope.methods.gate import gated_logprobs
 from isentrope.scores import (
     TokenScores,
     linear_token_scores,
@@ -51,34 +41,23 @@ from isentrope.scores import (
 from isentrope.scores.layouts import Packing
 from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scores.loss_gradient import LossGradient
-from isentrope.statistics.calibration import Momentum, SeveralOptimizers
-from isentrope.statistics.coupling import EntropyGradient
 from isentrope.statistics.moments import threshold_sums
-from isentrope.statistics.rescoring import Rescore, Rescoring, rescore_of_calls
-from isentrope.statistics.samples import completions_of, reward_parts
+from isentrope.statistics.rescoring import Rescore
+from isentrope.statistics.samples import completions_of
 from isentrope.statistics.texts import Decode, Tokenizer, TokenTexts
-from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
-from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder
-from isentrope.trackers import Trackers
+from isentrope.statistics.tokens import TokenBatch, detached
+from isentrope.steps.closing import StepCloser
+from isentrope.steps.open_step import OpenStep
+from isentrope.steps.parts import assemble_parts
 from isentrope.transport.spool import open_transport
 from isentrope.transport.transport import Transport
-from isentrope_wire.control import CAPABILITIES, Control, Method
+from isentrope_wire.control import Control, Method
 from isentrope_wire.errors import InputError
-from isentrope_wire.hold_decision import Action
-from isentrope_wire.metrics import (
-    PROBE_FAILURES,
-    PROBE_RESCORE_SECONDS,
-    PROBE_SECONDS,
-    TOKEN_DISCARDED,
-    TOKEN_NOT_RECORDED,
-)
-from isentrope_wire.reports import ControlSnapshot, StepReport
+from isentrope_wire.reports import StepReport
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.optim import Optimizer
-
-logger = logging.getLogger(__name__)
 
 FLOAT = {float}
 T = TypeVar("T")
@@ -182,30 +161,24 @@ class Probe:
                 tags=tags,
             ),
         )
-        about = self.config
-        self._control = ControlState(initial, CAPABILITIES)
-        self._begun_under: ControlSnapshot | None = None
-        is_tracked = about.rank == 0 and about.mode != "disabled"
-        self._trackers = Trackers(about.trackers if is_tracked else (), self.run_id)
-        self._transport = (
-            transport
-            if transport is not None
-            else open_transport(
-                started, mode=about.mode, home=about.home, grpc_target=about.grpc_target
+        page = ""
+        is_announced = transport is None
+        if transport is None:
+            transport = open_transport(
+                started,
+                mode=self.config.mode,
+                home=self.config.home,
+                grpc_target=self.config.grpc_target,
             )
-        )
-        # Counted by the writer thread: on this one the look at the transport took as long as the
-        # rest of a report.
-        self._texts = texts if about.texts else TokenTexts(None)
-        self._reports = ReportBuilder(
-            self._texts,
-            lambda: self._transport.statistics().scalars(),
-            page=page_of(self.config) if transport is None else "",
-            leads=self.config.rank == 0,
-        )
-        self._hold = HoldController()
-        self._guard = Guard()
-        self._stopwatch = Stopwatch()
+            page = page_of(self.config)
+        self._parts = assemble_parts(self.config, initial, ranks or Ranks(), transport, texts, page)
+        self._control, self._hold = self._parts.control, self._parts.hold
+        self._ranks, self._transport = self._parts.ranks, self._parts.transport
+        self._reports, self._guard = self._parts.reports, self._parts.guard
+        self._stopwatch = self._parts.stopwatch
+        self._open = OpenStep(self._parts)
+        self._end = RunEnd(self._parts, self._open.logged)
+        self._closer = StepCloser(self._parts, self._open)
         self._gating = self._guard.protect("gating a batch", self._stopwatch)
         # Without memory the loop may have a way out, and would have needed it without a probe.
         self._scoring = self._guard.protect(
@@ -213,44 +186,12 @@ class Probe:
         )
         self._logging = self._guard.protect("logging scalars", self._stopwatch)
         self._closing = self._guard.protect("closing a step")
-        self._ledger = TokenLedger()
-        self._basis = SelectionBasis(self.config.threshold_source)
-        self._ranks = RankExchange(ranks or Ranks(), self._basis)
-        entropy_gradient = (
-            None
-            if about.coupling is None
-            else EntropyGradient(about.coupling, about.coupling_every)
-        )
-        self._rescoring = Rescoring(
-            entropy_gradient, self._guard, self._stopwatch, self._warn_once, about.influence_every
-        )
-        self._copies = HostCopies()
-        self._logged: dict[str, float | Tensor] = {}
-        """Since the last step. One dict for the whole run: its end sends what is left."""
-        self._known_names: set[str] = set()
+        self._checked_names: set[str] = set()
+        """Of logged scalars, at most MOST_KNOWN_NAMES."""
         self._process = os.getpid()
-        self._end = RunEnd(
-            self._control,
-            self._ranks,
-            self._transport,
-            self._trackers,
-            self._guard,
-            self._reports,
-            self._logged,
-            run_id=self.run_id,
-            at_process_end=self.config.mode != "disabled",
-            sends_output=self.config.texts,
-        )
-        self._scores_to_gate = False
-        self._gated = self._has_gated = False
-        """Whether `gate` was called in the open step, and in any."""
-        self._bypassed = False
-        """Whether steps were closed, and none has called `gate`."""
-        self._ranks_gate: bool | None = None
         self.reports_scalars_only = False
         """Set where nothing is meant to pass the gate, and no warning is due."""
-        self._warned: set[str] = set()
-        if transport is None:
+        if is_announced:
             announce(self.config)
 
     def __repr__(self) -> str:
@@ -276,7 +217,7 @@ class Probe:
     def measures_influence(self) -> bool:
         """Whether the step that is open is to have each token's influence, for which its `rescore`
         scores all tokens."""
-        return self._rescoring.will_take_slopes
+        return self._closer.measures_influence
 
     @property
     def last_step(self) -> int | None:
@@ -426,7 +367,7 @@ class Probe:
         return inputs.not_scored(source, token_ids) if scores is None else scores
 
     def _checked(self, scores: TokenScores, vocabulary: int | None) -> TokenScores:
-        self._scores_to_gate |= scores.logprobs.numel() > 0
+        self._open.awaits_gate |= scores.logprobs.numel() > 0
         inputs.check_scored(scores, vocabulary, first=not self._guard.settled)
         self._hold.vocabulary = vocabulary
         return scores
@@ -453,7 +394,7 @@ class Probe:
         if self._inactive():
             return
         with self._guard.protect("reading a first pass", self._stopwatch):
-            self._scores_to_gate = False
+            self._open.awaits_gate = False
             sums: Tensor | None = None
             try:
                 parts, masks = inputs.first_pass_parts(scores, mask)
@@ -533,10 +474,9 @@ class Probe:
         if self._is_unheard():
             return own
         with self._gating:
-            self._scores_to_gate = self._bypassed = False
-            self._gated = self._has_gated = True
+            self._open.note_gate()
             inputs.check_not_in_backward()
-            self._begin_step()
+            self._open.begin()
             inputs.matching("logprobs", own, scores.logprobs)
             packing, sequences = None, own
             if cu_seqlens is not None:
@@ -552,7 +492,9 @@ class Probe:
             if not self._guard.settled:
                 inputs.check_first_mask(given_mask)
                 inputs.check_first_values(kept, mask)
-                self._warn_once("advantages", inputs.not_finite_advantages(advantages, mask))
+                self._parts.warnings.warn_once(
+                    "advantages", inputs.not_finite_advantages(advantages, mask)
+                )
             reference = self._optional(
                 "ref_logprobs",
                 lambda: inputs.require_token_shape("ref_logprobs", ref_logprobs, own),
@@ -584,7 +526,7 @@ class Probe:
                 differences=differences | of_reference,
                 completions=self._optional(
                     "completions",
-                    lambda: completions_of(completions, sequences, texts=self._texts.known),
+                    lambda: completions_of(completions, sequences, texts=self._parts.texts.known),
                 )
                 or {},
                 token_ids=self._optional(
@@ -596,21 +538,21 @@ class Probe:
                 group_ids=self._optional(
                     "groups",
                     lambda: inputs.group_ids_of(
-                        groups, sequences, self.config.rank, self._ledger.tokens
+                        groups, sequences, self.config.rank, self._open.ledger.tokens
                     ),
                 ),
                 rescore=rescore,
                 packing=packing,
                 step=self._control.next_step,
                 rank=self.config.rank,
-                call=self._ledger.calls,
-                first_position=self._ledger.tokens,
+                call=self._open.ledger.calls,
+                first_position=self._open.ledger.tokens,
             )
             if self._hold.control.method == Method.NONE:
-                self._ledger.add(batch)
+                self._open.ledger.add(batch)
                 gradient.watch("gated", own)
                 return own
-            gated = gated_logprobs(own, *self._selected(batch))
+            gated = gated_logprobs(own, *self._open.select(batch))
             gradient.watch("logprobs", own)
             gradient.watch("gated", gated)
             return gated
@@ -626,8 +568,7 @@ class Probe:
         if self._inactive():
             return
         with self._guard.protect("discarding a batch", self._stopwatch):
-            self._scores_to_gate = self._gated = False
-            self._ledger.discard()
+            self._open.discard()
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
         """Add scalars to the report of the step that is open. Tensors of one element are read
@@ -641,11 +582,11 @@ class Probe:
         started = time.perf_counter()
         if (
             type(scalars) is dict
-            and self._known_names.issuperset(scalars)
+            and self._checked_names.issuperset(scalars)
             and {*map(type, scalars.values())} == FLOAT
         ):
             # As nearly all calls are, and `loggable` would give each value back.
-            self._logged |= scalars
+            self._open.logged |= scalars
             self._stopwatch.seconds += time.perf_counter() - started
             return
         with self._logging:
@@ -656,13 +597,13 @@ class Probe:
             problem: InputError | None = None
             for name, value in scalars.items():
                 try:
-                    self._logged[name] = inputs.loggable(name, value)
+                    self._open.logged[name] = inputs.loggable(name, value)
                 except InputError as error:
                     problem = problem or error
             if problem is not None:
                 raise problem
-            if len(self._known_names) < MOST_KNOWN_NAMES:
-                self._known_names.update(scalars)
+            if len(self._checked_names) < MOST_KNOWN_NAMES:
+                self._checked_names.update(scalars)
 
     def step(
         self,
@@ -705,67 +646,18 @@ class Probe:
         if self._is_unheard():
             return
         with self._closing:
-            started = time.perf_counter()
-            alone = self._ranks.alone
-            sums: Tensor | Callable[[], Tensor] | None = None
-            numbers: NumbersOfRanks | None = None
-            action: Action | None = None
-            what_if_source = ""
-            try:
-                self._begin_step()
-                calls = self._ledger.calls
-                batches = self._take_batches()
-                if rescore is not None and 0 < len(batches) < calls:
-                    rescore = rescore_of_calls(rescore, [batch.call for batch in batches], calls)
-                step = inputs.step_number(step)
-                optimizers = (
-                    SeveralOptimizers(optimizer) if isinstance(optimizer, Sequence) else optimizer
-                )
-                clip_factor = (
-                    None if clip_factor is None else inputs.loggable("clip_factor", clip_factor)
-                )
-                self._check_step(step, batches)
-                if batches or not alone:
-                    what_if_source, sums, numbers = self._measured(
-                        step, batches, rescore, unseen, optimizers, loss_scale
-                    )
-                self._hold.end_step()
-                if self._ranks.leads and not alone:
-                    # On its own a process decides when the next step begins: more numbers have
-                    # arrived by then.
-                    action = self._hold.decide(self._control.active)
-            finally:
-                # Also when measuring failed: the other ranks wait for this one, and the next step
-                # must be able to begin under another control.
-                self._control.end_step()
-                if sums is not None or not alone:
-                    self._ranks.close_step(
-                        sums,
-                        failures=self._guard.failures,
-                        requested=self._transport.requested_control(),
-                        action=action,
-                        has_gated=self._reports.has_gated,
-                    )
-            if numbers is None and sums is not None:
-                numbers = self._ranks.numbers_of_ranks()
-            reported_from = time.perf_counter()
-            self._stopwatch.seconds += reported_from - started
-            self._report(
+            self._closer.close(
                 step,
-                numbers,
-                optimizers,
-                learning_rates,
+                optimizer,
+                rescore,
+                unseen=unseen,
+                learning_rates=learning_rates,
+                loss_scale=loss_scale,
                 clip_factor=clip_factor,
-                what_if_source=what_if_source,
-                has_unseen=unseen is not None,
-                reward_parts=reward_parts(batches),
+                expects_gate=not self.reports_scalars_only,
+                is_over=self._end.finished,
             )
-            # Counted with the next step.
-            self._stopwatch.seconds = time.perf_counter() - reported_from
-            self._guard.settled = True
             self._end.step_closed()
-            # What `rescore` scored is not meant for a gate.
-            self._scores_to_gate = self._gated = False
 
     def state_dict(self) -> dict[str, Any]:
         """What the probe keeps from step to step, for the training's checkpoint. Call it after
@@ -778,7 +670,7 @@ class Probe:
         state: dict[str, Any] = {}
         if not self._inactive():
             with self._guard.protect("collecting the probe's state"):
-                state = state_of(self._memory())
+                state = state_of(self._parts)
         return state
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
@@ -800,12 +692,7 @@ class Probe:
                 The probe is then as it was.
         """
         if not self._inactive():
-            resume(self._memory(), state, self._transport.requested_control())
-
-    def _memory(self) -> Memory:
-        return Memory(
-            self.config, self._control, self._basis, self._reports, self._hold, self._ranks
-        )
+            resume(self._parts, state, self._transport.requested_control())
 
     def finish(self, status: str = "finished", error: str = "") -> None:
         """End the run. What was logged since the last step is reported as of that step, and what is
@@ -831,186 +718,6 @@ class Probe:
         else:
             self.finish("failed", error_text(error))
 
-    def _selected(self, batch: TokenBatch) -> tuple[Tensor, FactorsOfGradient | None]:
-        """Record a micro-batch with what the active control selects in it: the factors of its
-        tokens' gradients, and those of a method that decides again in backward."""
-        source, selection = self._basis.select(self._hold.control, batch)
-
-        def decided(one: Selection) -> TokenBatch:
-            return replace(
-                batch, gradient_factors=one.factors, selected=one.selected, threshold_source=source
-            )
-
-        self._ledger.add(decided(selection))
-        factors = selection.factors
-        again = selection.in_backward
-        if again is None:
-            return factors, None
-        batches, place = self._ledger.batches, len(self._ledger.batches) - 1
-
-        def factors_of(gradient: Tensor) -> Tensor | None:
-            with self._guard.protect("selecting by the loss's gradient", self._stopwatch):
-                decision = again(gradient)
-                if place >= 0:
-                    batches[place] = decided(decision)
-                return decision.factors
-            return None
-
-        return factors, factors_of
-
-    def _begin_step(self) -> None:
-        """Begin a step unless it has begun: the only moment at which the active control may
-        change."""
-        if not self._control.open_step():
-            return
-        start = self._ranks.begin_step(self._transport.requested_control())
-        if not self._ranks.alone:
-            self._ranks_gate = start.has_gated
-            self._bypassed = start.has_gated is False and not self._has_gated
-        # A process on its own whose step gates nothing has nothing to apply a control to: it waits.
-        if self._gated or self._bypassed or not self._ranks.alone:
-            self._control.decide(start.requested, now=start.now, bypassed=self._bypassed)
-        active = self._control.active
-        if active is not self._begun_under or active.control.hold is not None:
-            action = self._hold.decide(active) if self._ranks.alone else start.action
-            self._hold.begin_step(active, action)
-            self._begun_under = active
-
-    def _take_batches(self) -> tuple[TokenBatch, ...]:
-        if not self._ledger.calls and not self._ledger.discarded:
-            return ()
-        if self._ledger.overflowed:
-            self._logged[TOKEN_NOT_RECORDED] = float(self._ledger.tokens)
-        batches = self._ledger.trained()
-        if self._ledger.discarded:
-            self._logged[TOKEN_DISCARDED] = float(self._ledger.discarded)
-            self._ledger.discarded = 0
-        return batches
-
-    def _check_step(self, step: int, batches: Sequence[TokenBatch]) -> None:
-        if not self._has_gated and self._ranks.alone:
-            self._bypassed = True
-        expects_gate = self._ranks.leads and not self.reports_scalars_only
-        if self._bypassed and expects_gate and not self._scores_to_gate:
-            self._warn_once(
-                "gate",
-                f"Step {step} was closed, but nothing has passed probe.gate: no entropy is "
-                f"measured, and controls will be rejected. {NOTHING_GATED_MESSAGE}",
-            )
-        if self._scores_to_gate and not batches and not self._ledger.overflowed:
-            self._warn_once(
-                "gate",
-                f"Step {step} was scored, but nothing was passed to probe.gate: it is not measured,"
-                " and no control acts. Take the log-probs of the loss from probe.gate(scores,"
-                " advantages, mask).",
-            )
-        if any(batch.passed_by for batch in batches):
-            self._warn_once(
-                "passed_by",
-                f"In step {step} a method was active, but the loss was computed from log-probs that"
-                " did not pass probe.gate: it acts on nothing. Compute the loss from the tensor"
-                " that gate returns.",
-            )
-        last = self._control.last_step
-        if not self._end.finished and last is not None and step <= last:
-            self._warn_once(
-                "step",
-                f"Step {step} was closed after step {last}: pass the count of optimiser updates,"
-                " which rises. Both reports are stored, and charts show one for each number.",
-            )
-
-    def _warn_once(self, about: str, message: str) -> None:
-        if message and about not in self._warned:
-            self._warned.add(about)
-            logger.warning(message)
-
-    def _measured(
-        self,
-        step: int,
-        batches: Sequence[TokenBatch],
-        rescore: Rescore | None,
-        unseen: Rescore | None,
-        optimizer: Optimizer | SeveralOptimizers | None,
-        loss_scale: float | Tensor,
-    ) -> tuple[str, Tensor | Callable[[], Tensor], NumbersOfRanks | None]:
-        """Where the what-if sums are counted from, and the vector of this rank's sums. Where the
-        writer thread counts them, what gives it the numbers, and in the vector's place a function
-        that counts what the next step needs of it."""
-        after = self._rescoring.measure(batches, rescore, unseen, optimizer)
-        source, thresholds = self._basis.known(first_call=len(batches) == 1)
-        counted = [replace(batch, rescore=None) for batch in batches] if self.config.counts else []
-        entropies = after.entropies if self.config.counts else None
-        about: dict[str, Any] = {
-            "thresholds": thresholds,
-            "centre": None if self._ranks.alone else self._basis.means(),
-            "loss_scale": loss_scale,
-            "unseen": after.unseen,
-            "coupled": after.coupled,
-            "slopes": after.slopes,
-        }
-        sums: Tensor | Callable[[], Tensor]
-        numbers: NumbersOfRanks | None = None
-        if self._ranks.alone and self._copies.takes([batch.mask for batch in counted]):
-            on_host, failures = (
-                self._copies.start((counted, entropies, about)),
-                self._guard.failures,
-            )
-
-            def counted_on_host() -> list[list[float]]:
-                tokens, entropies, others = on_host()
-                return [rank_vector(step, failures, tokens, entropies, None, **others).tolist()]
-
-            numbers, sums = counted_on_host, cache(partial(next_step_vector, counted))
-        else:
-            sums = rank_vector(
-                step, self._guard.failures, counted, entropies, self._ranks.device, **about
-            )
-        self._basis.step_closed(self._hold.control, batches, alone=self._ranks.alone)
-        return source, sums, numbers
-
-    def _report(
-        self,
-        step: int,
-        measured: NumbersOfRanks | None,
-        optimizer: Optimizer | SeveralOptimizers | None,
-        learning_rates: inputs.LearningRates | None,
-        **about: Any,
-    ) -> None:
-        momentum = Momentum.read(optimizer)
-        beta = None if momentum is None else momentum.beta
-        learning_rates = learning_rates or inputs.learning_rates_of(optimizer)
-        if self._guard.failures:
-            self._logged[PROBE_FAILURES] = float(self._guard.failures)
-        self._logged[PROBE_SECONDS] = self._stopwatch.seconds
-        if self._rescoring.seconds:
-            self._logged[PROBE_RESCORE_SECONDS] = self._rescoring.seconds
-            self._rescoring.seconds = 0.0
-        self._logged |= self._trackers.scalars()
-        build = self._reports.report_of(
-            ClosedStep(
-                step=step,
-                measured=measured,
-                logged=self._logged.copy(),
-                active=self._control.active,
-                control=self._hold.control,
-                action=self._hold.action,
-                outcomes=self._control.outcomes_at(step),
-                gated=self._gated,
-                ranks_gate=self._ranks_gate,
-                momentum=momentum,
-                learning_rate=learning_rates,
-                coupling=self.config.coupling,
-                failed=self._guard.summary,
-                learn=None if measured is None else self._hold.learner(beta, learning_rates),
-                **about,
-            )
-        )
-        sent = self._transport.put(self._trackers.also(step, build))
-        if not sent or self.config.mode == "disabled":
-            self._reports.not_sent()
-        self._control.reported(step, sent=sent)
-        self._logged.clear()
-
     def _optional(self, name: str, read: Callable[[], T | None]) -> T | None:
         """An input for the diagnosis alone; None where it can't be read, for no control may fail by
         it."""
@@ -1027,7 +734,7 @@ class Probe:
         """The same where the loop has something to report: said once, as after the run's end."""
         inactive = self._inactive()
         if inactive:
-            self._warn_once(
+            self._parts.warnings.warn_once(
                 "forked",
                 f"This process ({os.getpid()}) was forked from the one that built the Probe"
                 f" ({self._process}), which alone reports: what is logged, gated and stepped here"
@@ -1035,7 +742,7 @@ class Probe:
                 " trains.",
             )
         elif self._end.finished:
-            self._warn_once(
+            self._parts.warnings.warn_once(
                 "ended",
                 "The run has ended: what is logged, gated and stepped from now on is not reported. "
                 "Call finish after it, or build a new Probe for another training.",

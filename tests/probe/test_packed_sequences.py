@@ -148,7 +148,7 @@ def test_a_long_sequence_among_short_ones_costs_its_tokens(
     scores = probe.score(logits, ids)
     bounds = [0, *lengths.cumsum(0).tolist()]
     gated = probe.gate(scores, advantages, cu_seqlens=bounds, groups=1)
-    (batch,) = probe._ledger.batches
+    (batch,) = probe._open.ledger.batches
     held = [batch.advantages, batch.mask, batch.scores.entropies, batch.scores.logprobs]
     assert [one.numel() for one in held] == [count] * 4
     (-(gated * torch.repeat_interleave(advantages, lengths)).mean()).backward()

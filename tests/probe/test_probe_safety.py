@@ -39,7 +39,7 @@ def test_a_loop_that_never_calls_step_does_not_fill_the_memory(
             assert probe.gate(scores, advantages, loop.mask) is scores.logprobs
     assert len(caplog.records) == 1
     assert "probe.step" in caplog.text
-    assert probe._ledger.batches == []
+    assert probe._open.ledger.batches == []
     probe.step(0, rescore=lambda: scores)
     run_steps(loop, probe, 1, first=1)
     first, second = reports(transport)

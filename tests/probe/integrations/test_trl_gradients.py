@@ -63,7 +63,7 @@ class Gradients:
             self._trainer._get_per_token_logps_and_entropies = ours
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        self.read += self._probe._ledger.batches
+        self.read += self._probe._open.ledger.batches
         self._step(*args, **kwargs)
 
 

@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 
 from isentrope.integrations import trl
 from isentrope.integrations.trl import attach, detach
-from isentrope.step_report import ClosedStep
+from isentrope.steps.report import ClosedStep
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.control import Control
 from isentrope_wire.reports import RunFinished, error_in_a_line

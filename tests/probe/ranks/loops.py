@@ -139,7 +139,7 @@ def steps_on_rank(
         after = [(part.logits_after, part.token_ids) for part in parts]
         rescore = (lambda after=after: [probe.score(*part) for part in after]) if parts else None
         probe.step(step, rescore=rescore)
-        source, statistics = probe._basis.known(first_call=False)
+        source, statistics = probe._parts.basis.known(first_call=False)
         if statistics is None:
             statistics = threshold_statistics([some_tokens[0]], [some_tokens[1]])
         thresholds.append(

@@ -165,7 +165,7 @@ def test_a_self_check_that_fails_is_logged_once_with_its_cause(
     (record,) = [
         record
         for record in caplog.records
-        if record.name == "isentrope.step_report" and "mean of r S_c" in record.getMessage()
+        if record.name == "isentrope.steps.report" and "mean of r S_c" in record.getMessage()
     ]
     (alert,) = [
         alert

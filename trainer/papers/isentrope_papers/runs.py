@@ -172,7 +172,7 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
     started, cpu = time.time(), time.process_time()
     # Alerts are among the results; a line for each in the terminal would hide how far the figures
     # are.
-    logging.getLogger("isentrope.step_report").setLevel(logging.ERROR)
+    logging.getLogger("isentrope.steps.report").setLevel(logging.ERROR)
     transport = InMemoryTransport()
 
     fresh: FreshCompletions | None = None
