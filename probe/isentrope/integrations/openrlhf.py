@@ -158,6 +158,7 @@ class TrainerAttachment(attachment.Attachment):
             labels = getattr(experience, "labels", None) or ()
             samples = {"prompt_ids": sequences[:, prompts], "reward": experience.rewards}
             samples |= {"answer": list(labels)} if len(labels) == len(own) else {}
+            samples["truncated"] = getattr(experience, "truncated", None)
             groups = _groups(experience, own)
             own = self.gate(
                 own,

@@ -35,7 +35,7 @@ from isentrope.lifecycle import error_text
 from isentrope.probe import Probe
 from isentrope.run_config import jsonable
 from isentrope.scores import TokenScores
-from isentrope.statistics.samples import ANSWER, PROMPT_IDS, REWARD, text_bytes
+from isentrope.statistics.samples import ANSWER, PROMPT_IDS, REWARD, TRUNCATED, text_bytes
 from isentrope_wire.control import Control
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.metrics import (
@@ -380,12 +380,25 @@ class TrainerAttachment(StepReports):
                 self._samples |= {
                     f"{_KEPT}{REWARD}/{name}": part for name, part in zip(names, parts, strict=True)
                 }
+            self._samples |= self._cut_completions(args, own.device)
             column = next((name for name in _ANSWER_COLUMNS if name in inputs[0]), None)
             if column is not None and self._probe.config.texts:
                 self._samples[_KEPT + ANSWER] = text_bytes(
                     [example.get(column) for example in inputs], own.device
                 )
         return of_functions
+
+    def _cut_completions(self, given: tuple[Any, ...], device: torch.device) -> dict[str, Tensor]:
+        """Which completions the length limit cut, as TRL tells it; nothing where it leaves them out
+        of the loss: its own share counts them then. `given`: completions, and their token ids."""
+        trainer = self._trainer
+        ends = [*getattr(trainer, "eos_token_ids", ())]
+        if len(given) < 2 or not ends or getattr(trainer, "mask_truncated_completions", False):
+            return {}
+        processing = trainer.processing_class
+        ends.append(getattr(processing, "tokenizer", processing).pad_token_id)
+        cut = [bool(ids) and ids[-1] not in ends for ids in given[1]]
+        return {f"{_KEPT}{TRUNCATED}": torch.tensor(cut, device=device)}
 
     def _take_first_pass(
         self, candidates: list[tuple[Tensor, TokenScores]], output: trl_head.Inputs

@@ -144,6 +144,7 @@ class EngineAttachment(attachment.Attachment):
         scores again."""
         self._inputs: tuple[Inputs, Inputs] = {}, {}
         """The micro-batch of that pass, and what verl keeps of it for its outputs."""
+        self._ends = _end_tokens(engine.model_config)
 
     def install(self) -> None:
         setattr(self._engine, ATTRIBUTE, self)
@@ -293,6 +294,9 @@ class EngineAttachment(attachment.Attachment):
         known = {name: laid_out(values) for name, values in responses.items()}
         rewards, prompts = _rewards(data), data.get("prompts")
         samples: dict[str, Tensor] = {} if rewards is None else {"reward": rewards}
+        with self.guard.protect("finding completions that were cut"):
+            cut = _cut_completions(data, self._ends)
+            samples |= {} if cut is None else {"truncated": cut}
         if prompts is not None and prompts.is_nested:
             samples["prompt_ids"] = torch.nested.to_padded_tensor(prompts, -1)
         return {
@@ -376,6 +380,27 @@ def _rewards(data: Inputs) -> Tensor | None:
         torch.nested.to_padded_tensor(scores, 0.0) if scores.is_nested else scores
     ).sum(-1)
     return of_sequences
+
+
+def _end_tokens(model: Any) -> list[int]:
+    """The tokens that end a completion, as tokenizer and generation settings name them."""
+    ends = set[int]()
+    for owner in ("tokenizer", "generation_config"):
+        token = getattr(getattr(model, owner, None), "eos_token_id", None)
+        if isinstance(token, int):
+            ends.add(token)
+        elif isinstance(token, list | tuple):
+            ends.update(token)
+    return sorted(ends)
+
+
+def _cut_completions(data: Inputs, ends: list[int]) -> Tensor | None:
+    """Whether the last token of each response is none that ends one, [batch]; None: not known."""
+    responses = data.get("responses")
+    if responses is None or not responses.is_nested or not ends:
+        return None
+    last: Tensor = responses.values()[responses.offsets()[1:] - 1]
+    return ~torch.isin(last, torch.tensor(ends, device=last.device))
 
 
 def _groups(data: Inputs, device: torch.device) -> Tensor | None:

@@ -131,14 +131,20 @@ def test_gate_is_given_what_is_known_of_each_completion(tmp_path: Path, kind: st
         return [None if sum(ids) % 2 else 1.0 for ids in completion_ids]
 
     settings = {"reward_weights": [2.0, 0.5], "gradient_accumulation_steps": 2, "num_iterations": 2}
+    settings |= {"max_completion_length": 24, "temperature": 4.0}
     asked = Dataset.from_list([{**one, "answer": one["prompt"]} for one in tiny_trl.PROMPTS])
     known_of_trl = {"trainer_reward_funcs": [by_sum, by_evenness], "trainer_train_dataset": asked}
     trainer, probe, transport = attached(tmp_path, kind=kind, **known_of_trl, **settings)
     theirs, rewards, sums = probe.gate, list[float](), list[int]()
+    cut, unended = list[bool](), list[bool]()
 
     def gate(scores: Any, advantages: Tensor, mask: Tensor, **known: Any) -> Tensor:
         rewards.extend(known["completions"]["reward"].tolist())
         sums.extend((scores.token_ids * mask).sum(dim=1).int().tolist())
+        cut.extend(known["completions"]["truncated"].tolist())
+        unended.extend(
+            (~((scores.token_ids == tiny_trl.WORDS["<eos>"]) & mask.bool()).any(dim=1)).tolist()
+        )
         gated: Tensor = theirs(scores, advantages, mask, **known)
         return gated
 
@@ -146,6 +152,9 @@ def test_gate_is_given_what_is_known_of_each_completion(tmp_path: Path, kind: st
     trainer.train()
     assert len(set(sums)) > 1
     assert rewards == [2.0 * total + 0.5 * (total % 2 == 0) for total in sums]
+    assert cut == unended
+    assert len({*cut}) == 2
+    assert "completion/truncated_fraction" in tiny_trl.reports(transport)[0].scalars
     shown = [rollout for report in tiny_trl.reports(transport) for rollout in report.rollouts]
     # TRL shuffles the completions: each keeps its own.
     assert len({rollout.prompt for rollout in shown}) > 1
