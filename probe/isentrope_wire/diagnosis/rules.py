@@ -292,8 +292,10 @@ def length(measures: Measures) -> Finding | None:
             evidence=evidence,
             sigmas=trace.sigmas,
         )
+    if times < 1.3:
+        return None
     change = trace.change(last_part(measures))
-    if times < 1.3 or change is None or not change.rises:
+    if change is None or not change.rises:
         return None
     grown = f"Completions are {times:.1f} times as long as at first ({trace.level:.0f} tokens)"
     pays = measures.trace(metrics.COMPLETION_REWARD_OF_LENGTH, LEAST)
@@ -348,13 +350,15 @@ def reward_hacking(measures: Measures) -> Finding | None:
 
 def _falls_held_out(measures: Measures) -> Finding | None:
     """The held-out score loses half of what it began with, and the reward does not fall."""
-    score = _held_out_change(measures, 0, least=6)
-    change = reward_change(measures, 0)
-    if score is None or change is None or change.falls:
+    if len(measures.held_out) < 6:
         return None
     begun = fmean(value for _, value in measures.held_out[:2])
     now = fmean(value for _, value in measures.held_out[-2:])
-    if not score.value + 3 * score.error < 0 or now > begun / 2:
+    if now > begun / 2:
+        return None
+    score = _held_out_change(measures, 0, least=6)
+    change = reward_change(measures, 0)
+    if score is None or change is None or change.falls or score.value + 3 * score.error >= 0:
         return None
     return Finding(
         message=(
@@ -433,20 +437,19 @@ def _takes_all(
     measures: Measures, first: int, taking: tuple[str, Trace], left: tuple[str, Trace]
 ) -> Finding | None:
     (name, trace), (other, standing) = taking, left
+    # A part may be paid in any unit: its own size is one.
+    size = max(abs(trace.highest), abs(trace.lowest))
+    if standing.level >= max(0.5 * size, 0.8 * trace.level):
+        return None
     now, other_now = trace.change(first), standing.change(first)
     if now is None or other_now is None:
         return None
     gain, other_gain = trace.level - trace.start, standing.level - standing.start
     error = 2 * trace.level_error
-    # A part may be paid in any unit: its own size is one.
-    size = max(abs(trace.highest), abs(trace.lowest))
-    has_room = standing.level < max(0.5 * size, 0.8 * trace.level)
     # Either it gains now what the other gained before and does not any more. Or it gained it, and
     # the other stands for more than twice as long since: nearly all runs learn the format first.
     rose_before = standing.value_at(first) > standing.start + 5 * standing.level_error
-    gains_now = (
-        now.low > 0.1 * size and other_now.high < 0.2 * now.value and rose_before and has_room
-    )
+    gains_now = now.low > 0.1 * size and other_now.high < 0.2 * now.value and rose_before
     pace = max(other_now.high, 0.0) / max(standing.at - first, 1)
     patience = max(2 * LEAST + _LATE, 3.5 * trace.came_to(trace.start + 0.9 * gain))
     zero = measures.trace(metrics.ADVANTAGE_ZERO_GROUP_FRACTION)
@@ -459,7 +462,6 @@ def _takes_all(
         and gain > max(0.2 * size, 5 * error)
         and other_gain < 0.1 * gain
         and pace * 10 * measures.age < gain
-        and has_room
     )
     if not gains_now and not has_gained:
         return None
@@ -476,7 +478,7 @@ def _takes_all(
 def decline(measures: Measures) -> Finding | None:
     """The reward fell: below where it began, or by much of what was learnt."""
     reward = measures.trace(metrics.REWARD_MEAN, LEAST)
-    if reward is None or reward_rises(measures):
+    if reward is None:
         return None
     begun = max(reward.start, reward.first)
     gain, fall = reward.highest - begun, reward.highest - reward.level
@@ -484,7 +486,8 @@ def decline(measures: Measures) -> Finding | None:
     error = 8 * reward.level_error
     has_learnt = gain > error
     is_worse = begun - reward.level > error
-    if not is_worse and not (has_learnt and fall > max(0.4 * gain, error)):
+    has_lost = has_learnt and fall > max(0.4 * gain, error)
+    if not (is_worse or has_lost) or reward_rises(measures):
         return None
     evidence = {"reward": reward.level, "highest": reward.highest, "early_reward": begun}
     cause, before = "from_start", f"at first it was {begun:.3g}"
@@ -530,8 +533,10 @@ def _stands(measures: Measures) -> Finding | None:
     if reward is None or (zero is not None and zero.level > MOST):
         return None
     span = max(50, round(measures.age / 3))
+    if measures.age < span + 40:
+        return None
     now = reward.change(measures.age - span)
-    if now is None or measures.age < span + 40:
+    if now is None:
         return None
     gain, error = reward.highest - reward.start, 2 * reward.level_error
     has_risen = gain > 4 * error
@@ -641,8 +646,10 @@ def _is_negative(trace: Trace, where: str) -> Finding | None:
 
 
 def _is_of_another(trace: Trace) -> Finding | None:
-    """A run begins at its reference; a policy that is far from it at once began elsewhere."""
-    if not min(trace.early[0], trace.first, trace.level) - 2 * trace.level_error > _FAR:
+    """A run begins at its reference, and its KL at 0; where the first one is no smaller than those
+    after it, the policy began elsewhere."""
+    is_flat = trace.early[0] > 0.3 * trace.start
+    if not is_flat or min(trace.early[0], trace.start, trace.level) < _FAR / 2:
         return None
     return Finding(
         message=(
@@ -651,7 +658,7 @@ def _is_of_another(trace: Trace) -> Finding | None:
         ),
         cause="stale_reference",
         evidence={"kl": trace.level, "early_kl": trace.first},
-        sigmas=(trace.first - _FAR) / (trace.level_error or 1e-9),
+        sigmas=trace.start / (trace.level_error or 1e-9),
     )
 
 
@@ -831,8 +838,10 @@ def _value_loss_grows(measures: Measures) -> Finding | None:
     if loss is None or loss.start <= 0:
         return None
     usual = median(loss.recent)
+    if usual < 10 * loss.start:
+        return None
     change = loss.change(last_part(measures))
-    if usual < 10 * loss.start or change is None or change.falls:
+    if change is None or change.falls:
         return None
     return Finding(
         message=(
@@ -849,13 +858,14 @@ def _explains_less(measures: Measures) -> Finding | None:
     explained = measures.trace(metrics.VALUE_EXPLAINED_VARIANCE, 2 * LEAST)
     if explained is None:
         return None
-    best, change = explained.highest, explained.change(last_part(measures))
-    falls = change is not None and change.falls
-    fell = best > 0.1 and explained.level < best / 2 and falls
-    is_useless = explained.level < -2 * explained.level_error and (
-        change is None or not change.rises
-    )
-    if not fell and not is_useless:
+    best = explained.highest
+    is_half = best > 0.1 and explained.level < best / 2
+    is_useless = explained.level < -2 * explained.level_error
+    if not is_half and not is_useless:
+        return None
+    change = explained.change(last_part(measures))
+    falls, rises = change is not None and change.falls, change is not None and change.rises
+    if not (is_half and falls) and not (is_useless and not rises):
         return None
     return Finding(
         message=(
@@ -875,8 +885,10 @@ def throughput(measures: Measures) -> Finding | None:
     newest = median(list(seconds.recent)[-20:])
     if newest < _LEAST_SECONDS:
         return None
+    if newest < 1.4 * seconds.start:
+        return None
     change = seconds.change(last_part(measures))
-    if newest < 1.4 * seconds.start or change is None or change.low < 0.1 * seconds.start:
+    if change is None or change.low < 0.1 * seconds.start:
         return None
     times = newest / seconds.start
     evidence = {"seconds": newest, "early_seconds": seconds.start}

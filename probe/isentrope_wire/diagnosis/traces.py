@@ -60,6 +60,13 @@ class Block:
     value: float
     count: int
 
+    def absorb(self, at: float, value: float, count: int) -> None:
+        """Add so many values that follow, by their means."""
+        self.count += count
+        share = count / self.count
+        self.at += share * (at - self.at)
+        self.value += share * (value - self.value)
+
 
 @dataclass(slots=True)
 class Trace:
@@ -107,15 +114,13 @@ class Trace:
     def _put(self, at: int, value: float) -> None:
         if not self.blocks or self.blocks[-1].count >= self.width:
             if len(self.blocks) >= _BLOCKS:
-                pairs = zip(self.blocks[::2], self.blocks[1::2], strict=True)
-                self.blocks = [_merged(*pair) for pair in pairs]
-                self.width *= 2
+                kept = self.blocks[::2]
+                for block, following in zip(kept, self.blocks[1::2], strict=True):
+                    block.absorb(following.at, following.value, following.count)
+                self.blocks, self.width = kept, 2 * self.width
             self.blocks.append(Block(at, value, 1))
             return
-        last = self.blocks[-1]
-        last.count += 1
-        last.at += (at - last.at) / last.count
-        last.value += (value - last.value) / last.count
+        self.blocks[-1].absorb(at, value, 1)
 
     @property
     def first(self) -> float:
@@ -188,11 +193,3 @@ class Trace:
         variance = max(variance, self.noise**2)
         span = blocks[-1].at - blocks[0].at + self.width - 1
         return Change(value=slope * span, error=math.sqrt(variance / squares) * span)
-
-
-def _merged(one: Block, other: Block) -> Block:
-    count = one.count + other.count
-    share = other.count / count
-    return Block(
-        one.at + share * (other.at - one.at), one.value + share * (other.value - one.value), count
-    )
