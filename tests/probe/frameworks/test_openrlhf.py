@@ -89,6 +89,7 @@ class TestTwoRanks:
             lengths = report.scalars["completion/length_mean"] * 2 * SAMPLES
             assert lengths == pytest.approx(report.scalars["token/count"])
             assert report.scalars["entropy/observed_change"] != 0
+            assert "completion/truncated_fraction" in report.scalars
             assert report.labels["entropy/prediction_basis"] == "loss_gradient"
             assert report.labels["calibration/momentum"] == "0.8"
 

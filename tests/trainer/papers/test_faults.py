@@ -3,13 +3,17 @@ usual."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import pytest
 
-from isentrope_papers.beyond.checks import Checks
-from isentrope_papers.faults import FAULTS, rewarded
+from isentrope_papers.beyond.checks import Checks, ChecksUnderTrl, judged
+from isentrope_papers.faults import FAULTS, Fault, rewarded
+from isentrope_papers.runs import RunFolder, make_run
 from isentrope_papers.settings import Plan
+from isentrope_papers.trl_faults import TRL_FAULTS
 from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.settings import TaskConfig
 from isentrope_trainer.tasks.base import make_task
@@ -36,6 +40,31 @@ def test_judged_seeds_are_none_that_rules_saw() -> None:
     assert {run.seed for run in runs} == {1, 2}
     assert {run.fault for run in runs} == {"", *FAULTS}
     assert len({run.key for run in runs}) == len(runs)
+
+
+def test_a_finding_names_a_failure_by_kind_or_cause() -> None:
+    fault = Fault(kinds=frozenset({"truncation", "zero_advantage/cut"}))
+    assert fault.is_named_by("truncation", "")
+    assert fault.is_named_by("zero_advantage", "cut")
+    assert not fault.is_named_by("zero_advantage", "too_easy")
+
+
+@pytest.mark.slow
+def test_a_failure_under_trl_is_found_in_its_own_log(tmp_path: Path) -> None:
+    arm = ChecksUnderTrl().arms(Plan(seeds=(0,)))["problems too hard"]
+    arm = replace(arm, training=replace(arm.training, steps=26))
+    run = RunFolder(tmp_path).keep(arm, make_run(arm))
+    assert run.log[0]["frac_reward_zero_std"] == 1.0
+    assert "step_time" not in run.log[0]
+    found = judged(run)
+    assert found.found_at == found.found_by_scalars == 24
+    assert (found.first, found.others) == ("zero_advantage", "")
+
+
+def test_rows_under_trl_are_failures_and_healthy_runs() -> None:
+    healthy = {name for name, fault in TRL_FAULTS.items() if not fault.kinds}
+    assert healthy == {name for name in TRL_FAULTS if name.startswith("healthy: ")}
+    assert len(healthy) == 4
 
 
 @pytest.mark.parametrize("fault", FAULTS)

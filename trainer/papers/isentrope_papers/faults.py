@@ -35,7 +35,7 @@ _CHANCE = 0.3
 _NOT_A_NUMBER_AFTER, _BROKEN_AFTER = 2_000, 4_000
 """Completions judged."""
 _COLD = 0.25
-_MOVED = 0.5
+_MOVED = 0.8
 """Of the spread of a weight matrix."""
 
 
@@ -197,11 +197,20 @@ def _mistake_reference(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Named:
+    """What a failure is called by the checks."""
+
+    kinds: frozenset[str] = frozenset()
+    """Findings that name it, as `KIND` or `KIND/CAUSE`; empty: nothing is wrong."""
+
+    def is_named_by(self, kind: str, cause: str) -> bool:
+        return kind in self.kinds or f"{kind}/{cause}" in self.kinds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault(Named):
     """One row."""
 
-    kinds: frozenset[str]
-    """Findings that name it, as `KIND` or `KIND/CAUSE`."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `TrainingConfig` that are others."""
     max_tokens: int | None = None
@@ -209,13 +218,10 @@ class Fault:
     prepare: Callable[[], Prepare] | None = None
     """Makes what is wrong in the run beside its settings."""
 
-    def is_named_by(self, kind: str, cause: str) -> bool:
-        return kind in self.kinds or f"{kind}/{cause}" in self.kinds
-
 
 _LOST = frozenset({"decline", "zero_advantage/lost"})
 _CUT = frozenset({"truncation", "zero_advantage/cut"})
-_RATE_KINDS = _LOST | {"collapse", "explosion", "kl", "gradient", "clip_saturation"}
+RATE_KINDS = _LOST | {"collapse", "explosion", "kl", "gradient", "clip_saturation"}
 
 FAULTS: dict[str, Fault] = {
     "reward pays length": Fault(
@@ -233,7 +239,7 @@ FAULTS: dict[str, Fault] = {
     "problems too hard": Fault(
         kinds=frozenset({"zero_advantage"}), prepare=partial(rewarded, _judge_few)
     ),
-    "30 times the learning rate": Fault(kinds=_RATE_KINDS, training={"learning_rate": 3e-3}),
+    "30 times the learning rate": Fault(kinds=RATE_KINDS, training={"learning_rate": 3e-3}),
     "completions cut": Fault(kinds=_CUT, max_tokens=5),
     "sampler too cold": Fault(
         kinds=frozenset({"self_check", "zero_advantage", "kl"}), prepare=lambda: _sample_cold

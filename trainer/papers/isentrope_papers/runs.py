@@ -6,6 +6,7 @@
     runs/KEY/what_if.json    of a control that is pushed on the way: what-if sums of the last steps
                              before it, as they travel, in base64
     runs/KEY/alerts.json     its alerts, as they were raised
+    runs/KEY/log.json        of a run under TRL: what TRL logged itself
     runs/KEY/made.json       how long it took, where and by which version of torch
 
 All but the last hold the same bytes each time the run is made, in any process.
@@ -37,6 +38,7 @@ from isentrope.transport import InMemoryTransport
 from isentrope_papers.faults import FAULTS
 from isentrope_papers.fresh import FRESH_CHANGE, FreshCompletions
 from isentrope_papers.settings import RunSettings
+from isentrope_papers.trl_faults import train_under_trl
 from isentrope_trainer import smollm2
 from isentrope_trainer.loop import StepResult
 from isentrope_trainer.models.policy import Policy
@@ -132,6 +134,11 @@ class Run:
         """`step`, `kind`, `level` and `words` of each, as it was raised."""
         return list(self._document("alerts"))
 
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """What TRL logged of a run under it, a row an update."""
+        return list(self._document("log"))
+
     @cached_property
     def made(self) -> dict[str, Any]:
         """`cpu_seconds` that it took, `processor`, version of `torch`."""
@@ -194,7 +201,12 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
             )
 
     control = isentrope.Control() if settings.pushed_after else settings.control
-    if settings.language_model:
+    log: list[dict[str, Any]] | None = None
+    if settings.under_trl:
+        log = train_under_trl(
+            settings.under_trl, settings.training.seed, settings.training.steps, transport
+        )
+    elif settings.language_model:
         # TRL takes seconds to import, and is another extra.
         from isentrope_trainer.language_model_run import train_language_model  # noqa: PLC0415
 
@@ -247,7 +259,14 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
         for report in reports
         for alert in report.alerts
     ]
-    return ({"what_if.json": _json(packed)} if settings.pushed_after else {}) | {
+    kept = {"what_if.json": _json(packed)} if settings.pushed_after else {}
+    if log is not None:
+        rows = [
+            {name: value for name, value in row.items() if not name.startswith(TIMING)}
+            for row in log
+        ]
+        kept["log.json"] = _json(rows)
+    return kept | {
         "settings.json": _json(settings.document()),
         "series.npz": _series(reports, {} if fresh is None else fresh.changes),
         "alerts.json": _json(alerts),

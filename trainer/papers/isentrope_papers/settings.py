@@ -29,6 +29,8 @@ SECONDS_PER_RUN, SECONDS_PER_ROLLOUT = 4.0, 7e-4
 """Of one core: to load weights and libraries, and in a step of the default policy on countdown for
 each completion."""
 SECONDS_PER_LANGUAGE_MODEL_STEP = 7.0
+SECONDS_OF_TRL, SECONDS_PER_TRL_STEP = 8.0, 0.15
+"""To import it, and of a step of its smallest model."""
 _SIZES = frozenset({"seed", "steps", "prompts", "group_size", "learning_rate", "evaluation"})
 """Fields of the training that a run's name does not show."""
 
@@ -50,6 +52,9 @@ class RunSettings:
     run."""
     fault: str = ""
     """What is made wrong in it, a name of `faults.FAULTS`; empty: nothing."""
+    under_trl: str = ""
+    """What is trained under TRL, a name of `trl_faults.TRL_FAULTS`; of the training's settings only
+    seed and steps are used. Empty: the reference trainer."""
     fresh: int = 0
     """Completions that judge each update, seen by nothing else (`isentrope_papers.fresh`); 0: it is
     not judged."""
@@ -69,6 +74,7 @@ class RunSettings:
             **({"pushed_after": self.pushed_after} if self.pushed_after else {}),
             **({"language_model": True} if self.language_model else {}),
             **({"fault": self.fault} if self.fault else {}),
+            **({"under_trl": self.under_trl} if self.under_trl else {}),
             **({"fresh": self.fresh} if self.fresh else {}),
         }
 
@@ -94,6 +100,8 @@ class RunSettings:
     @property
     def planned_seconds(self) -> float:
         """Of one core, roughly: what a plan is counted from."""
+        if self.under_trl:
+            return SECONDS_OF_TRL + SECONDS_PER_TRL_STEP * self.training.steps
         if self.language_model:
             return SECONDS_PER_RUN + SECONDS_PER_LANGUAGE_MODEL_STEP * self.training.steps
         evaluation, prompts = self.training.evaluation, self.training.steps * self.training.prompts
@@ -132,6 +140,7 @@ class RunSettings:
         words += [f"{name}={value}" for name, value in self.control.parameters.items()]
         words += [f"pushed_after={self.pushed_after}"] if self.pushed_after else []
         words += [f"fault={self.fault}"] if self.fault else []
+        words += [f"under_trl={self.under_trl}"] if self.under_trl else []
         words += [f"fresh={self.fresh}"] if self.fresh else []
         usual = TrainingConfig(loss=ALGORITHMS[self.training.algorithm].loss)
         words += _differences(

@@ -6,14 +6,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from isentrope.cli.diagnose import diagnosis_of
+from isentrope.cli.log_files import read_log
 from isentrope_papers.drawing import Picture, panels
-from isentrope_papers.faults import FAULTS, KINDS
+from isentrope_papers.faults import FAULTS, KINDS, Named
 from isentrope_papers.figure import Check, Figure, Results
 from isentrope_papers.runs import Run
 from isentrope_papers.settings import Plan, RunSettings
+from isentrope_papers.trl_faults import TRL_FAULTS
 from isentrope_trainer.settings import EvaluationConfig, TaskConfig
 from isentrope_wire import metrics
 from isentrope_wire.reports import AlertLevel
@@ -60,20 +63,18 @@ class Judged(NamedTuple):
 
 def judged(run: Run) -> Judged:
     """The alerts of a run as they were raised, and what its log says."""
-    fault = FAULTS.get(run.settings.fault)
+    fault = _fault_of(run)
     alerts = [alert for alert in run.alerts if alert["kind"] in KINDS]
     by_log = diagnosis_of(logged(run)).findings
     naming, others = [], dict[str, None]()
     for alert in alerts:
         kind = str(alert["kind"])
-        if fault is not None and fault.is_named_by(kind, alert["words"].get("cause", "")):
+        if fault.is_named_by(kind, alert["words"].get("cause", "")):
             naming.append(int(alert["step"]))
         else:
             others[kind] = None
     naming_by_log = [
-        finding.step
-        for finding in by_log
-        if fault is not None and fault.is_named_by(finding.kind, finding.cause or "")
+        finding.step for finding in by_log if fault.is_named_by(finding.kind, finding.cause or "")
     ]
     return Judged(
         found_at=min(naming, default=None),
@@ -85,8 +86,17 @@ def judged(run: Run) -> Judged:
     )
 
 
+def _fault_of(run: Run) -> Named:
+    settings = run.settings
+    if settings.under_trl:
+        return TRL_FAULTS[settings.under_trl]
+    return FAULTS.get(settings.fault, Named())
+
+
 def logged(run: Run) -> list[tuple[int, dict[str, float]]]:
-    """What TRL would have logged of a run, by step."""
+    """What TRL logged of a run, or would have logged, by step."""
+    if run.settings.under_trl:
+        return read_log(run.folder / "log.json")
     names = {theirs: str(ours) for theirs, ours in _AS_LOGGED.items() if ours in run.names}
     names |= {name: name for name in run.names if name.startswith("rewards/")}
     columns = {theirs: run.series(ours) for theirs, ours in names.items()}
@@ -194,3 +204,21 @@ def _share(statement: str, hits: int, of: int, least: float) -> Check:
         number=f"{hits} of {of}",
         test=f"counted over {of} runs",
     )
+
+
+class ChecksUnderTrl(Checks):
+    name = "beyond-checks-trl"
+    number = "Checks, TRL"
+    title = "the same under TRL, with a model of eight words"
+    claim = (
+        "The checks find every failure that a run under TRL meets by itself, by `attach` and from "
+        "TRL's own log alone, and say `act` of no healthy run."
+    )
+    chosen_late = "No rule was chosen on these runs."
+
+    def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
+        if find_spec("trl") is None:
+            return {}
+        run = plan.run(steps=30 if plan.quick else 80)
+        names = ["problems too hard", "healthy: grpo"] if plan.quick else [*TRL_FAULTS]
+        return {name: replace(run, under_trl=name, first_seed=FIRST_SEED) for name in names}
