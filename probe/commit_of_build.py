@@ -26,7 +26,8 @@ class CommitOfBuild(BuildHookInterface):
             return
         asked = subprocess.run(COMMAND, cwd=root, capture_output=True, text=True, check=False)
         if asked.returncode == 0:
-            written = Path(tempfile.mkdtemp()) / "commit.txt"
+            self.folder = tempfile.TemporaryDirectory()  # removed with the hook, after the build
+            written = Path(self.folder.name) / "commit.txt"
             written.write_text(asked.stdout, encoding="utf-8")
             place = NAME if self.target_name == "wheel" else f"probe/{NAME}"
             build_data["force_include"][str(written)] = place

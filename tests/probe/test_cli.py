@@ -113,9 +113,7 @@ def test_a_mistyped_metric_beside_a_right_one_is_told_of(server: RunningServer, 
 
 
 def test_metrics_are_printed_as_a_table_and_as_json(server: RunningServer, run: str) -> None:
-    table = isentrope_command(
-        server, "metrics", run, "--name", "entropy/mean", "--name", "reward/mean"
-    )
+    table = isentrope_command(server, "metrics", run, "entropy/mean", "--name", "reward/mean")
     assert table.stdout.splitlines()[:3] == [
         "step  entropy/mean  reward/mean",
         "0     1             0",

@@ -227,10 +227,11 @@ def test_loop_reports_every_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         def forward(self, ids: torch.Tensor) -> object:
             return type("Output", (), {"logits": embedding(ids)})
 
-    def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def batch() -> tuple[torch.Tensor, ...]:
         mask = torch.ones(8, 5, dtype=torch.bool)
         mask[:, 4] = False
-        return torch.randint(24, (8, 6)), mask, torch.randn(8, 1).expand(8, 5)
+        advantages = torch.randn(8, 1).expand(8, 5)
+        return torch.randint(24, (8, 6)), mask, advantages, torch.ones(8)
 
     batches = [batch() for _ in range(4)]
     optimizer = torch.optim.SGD(embedding.parameters(), lr=0.5)
@@ -241,6 +242,7 @@ def test_loop_reports_every_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert [report.step for report in reports] == [1, 2, 3, 4]
     assert [report.scalars["token/count"] for report in reports] == [32] * 4
     assert all("entropy/observed_change" in report.scalars for report in reports)
+    assert [report.scalars["reward/mean"] for report in reports] == [1] * 4
 
 
 def test_team_server_is_that_of_its_guide() -> None:

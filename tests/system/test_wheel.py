@@ -30,10 +30,14 @@ def run(*words: object, folder: Path, exit_status: int = 0) -> str:
 
 
 @pytest.mark.slow
-def test_the_wheel_works_without_the_clone(tmp_path: Path) -> None:
+def test_the_wheel_works_without_the_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    left = tmp_path / "left"
+    left.mkdir()
+    monkeypatch.setenv("TMPDIR", str(left))
     run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT, folder=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
+    assert list(left.iterdir()) == []
     run(sys.executable, "-m", "venv", tmp_path / "venv", folder=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", wheel, folder=tmp_path)
@@ -41,7 +45,9 @@ def test_the_wheel_works_without_the_clone(tmp_path: Path) -> None:
     commit = run("git", "-C", ROOT, "describe", "--always", "--dirty", "--exclude=*", folder=ROOT)
     shown = run(isentrope, "--version", folder=tmp_path)
     assert shown == f"isentrope, version {__version__} (commit {commit.strip()})\n"
-    assert "diagnose" in run(isentrope, "--help", folder=tmp_path)
+    helped = run(isentrope, "--help", folder=tmp_path)
+    assert "diagnose" in helped
+    assert "the papers' experiments again" in " ".join(helped.split())
     log = tmp_path / "log.jsonl"
     rows = [{"step": step, "reward": 0.1 + 0.005 * step, "entropy": 1.0} for step in range(60)]
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -41,7 +41,7 @@ OVERVIEW: Sequence[Panel] = (
         title="Reward",
         unit="mean",
         says="Reward over steps",
-        needs="No reward was reported: pass rewards, or log it",
+        needs="No reward was reported: log reward/mean, or pass rewards",
         height=TALL,
         lines=[Line(metrics.REWARD_MEAN, "reward", "iris", width=2)],
         keys=[("smoothed", "line", "iris")],

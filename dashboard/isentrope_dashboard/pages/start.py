@@ -26,7 +26,8 @@ probe = isentrope.Probe(name="my-run", project="my-project")
 
 # in each step, where the logits are
 scores = probe.score(logits[:, :-1], token_ids[:, 1:], temperature=1.0)
-logprobs = probe.gate(scores, advantages, mask)  # same values; use them in the loss
+# the same values; use them in the loss
+logprobs = probe.gate(scores, advantages, mask)
 
 # behind optimizer.step()
 probe.log({"reward/mean": rewards.mean()})

@@ -120,12 +120,13 @@ def runs(
 
 @click.command()
 @click.argument("run")
+@click.argument("named", nargs=-1, metavar="[METRIC]...")
 @click.option(
     "--name",
     "-n",
     "names",
     multiple=True,
-    help="A metric; may be repeated. Without it: list the names.",
+    help="A metric; may be repeated. Without a metric: list the names.",
 )
 @click.option("--from-step", type=click.IntRange(min=0), help="The first step.")
 @click.option("--to-step", type=click.IntRange(min=0), help="The last step.")
@@ -136,6 +137,7 @@ def runs(
 @url_option
 def metrics(
     run: str,
+    named: tuple[str, ...],
     names: tuple[str, ...],
     from_step: int | None,
     to_step: int | None,
@@ -144,6 +146,7 @@ def metrics(
     url: str | None,
 ) -> None:
     """Print metrics of RUN over its steps, or the names of its metrics."""
+    names = (*named, *names)
     if from_step is not None and to_step is not None and from_step > to_step:
         raise click.UsageError(
             f"--from-step must not be above --to-step, got {from_step} and {to_step}."

@@ -217,6 +217,7 @@ def _command_of_a_clone() -> click.Command:
     return click.Command(
         "reproduce",
         callback=fail,
+        short_help="Run the papers' experiments again: in a clone of the repository.",
         context_settings={"ignore_unknown_options": True},
         params=[click.Argument(["arguments"], nargs=-1)],
     )
