@@ -9,8 +9,9 @@ would have been. `texts.py` makes of the numbers what a report holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -39,11 +40,56 @@ _FIELDS = ("g S_c", "code", "log p", "S_c", "H", "A", "sequence", "position")
 """Fields of a token in the vector. A code is 4 id + state: 1 where the token was kept, 3 where it
 was clipped, 0 or 2 where it does not count. Id, sequence and position are -1 where not known."""
 
-_OF_A_ROW = ("sum of |g S_c|", "reward", "first", "left")
-"""Infinite: the reward is not known. `first` is the position at which the window begins; from there
-on, `left` tokens are left."""
+_OF_A_WINDOW = ("g S_c", "code", "log p", "S_c", "influence")
+"""Fields of each token of a window. An influence of 0 was not measured."""
 
-_OF_A_WINDOW = (*_FIELDS[:4], "influence")
+
+class TableLayout:
+    """Where named tables of numbers lie in one vector, each row by row."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, int]]) -> None:
+        """`shapes`: rows and columns of each table, in order."""
+        self._shapes = shapes
+        sizes = [rows * columns for rows, columns in shapes.values()]
+        self._starts = dict(zip(shapes, accumulate(sizes, initial=0), strict=False))
+        self.size = sum(sizes)
+
+    def pack(self, tables: Mapping[str, Tensor]) -> list[Tensor]:
+        """The vector's parts in order: each table, and zeros for rows that it does not have."""
+        parts = []
+        for name, (rows, columns) in self._shapes.items():
+            table = tables[name]
+            parts.append(table.reshape(-1))
+            if missing := rows * columns - table.numel():
+                parts.append(zeros(missing, table.device))
+        return parts
+
+    def row(self, numbers: Sequence[float], name: str, row: int) -> Sequence[float]:
+        """One row of a table in a vector."""
+        columns = self._shapes[name][1]
+        start = self._starts[name] + row * columns
+        return numbers[start : start + columns]
+
+    def number(self, numbers: Sequence[float], name: str, row: int) -> float:
+        """The only number in a row of a table in a vector."""
+        return numbers[self._starts[name] + row]
+
+
+LAYOUT = TableLayout(
+    {
+        "tokens": (MOST, len(_FIELDS)),
+        "largest": (ROWS, len(_FIELDS)),
+        "sum of |g S_c|": (ROWS, 1),
+        "reward": (ROWS, 1),
+        "first": (ROWS, 1),
+        "left": (ROWS, 1),
+        **dict.fromkeys(_OF_A_WINDOW, (ROWS, WINDOW)),
+        "sample": (ROWS, SAMPLE_NUMBERS),
+    }
+)
+"""A rank's vector: the top tokens; then of each row its largest token, the sum over all its tokens,
+its reward (infinite: not known), the position at which its window begins, how many tokens are left
+from there on, the window, and what is kept of the sequence."""
 
 
 class Row(NamedTuple):
@@ -116,20 +162,20 @@ def measure_contributions(tokens: StepTokens) -> list[Tensor]:
         windows["code"].mul_(steps < left.unsqueeze(1))
     elif width < WINDOW:
         windows["code"][:, width:].zero_()
-    of_named = torch.stack(
-        [*(found[name][:named] for name in _FIELDS[:6]), sequence.double(), position.double()],
-        dim=1,
+    fields = [*(found[name][:named] for name in _FIELDS[:6]), sequence.double(), position.double()]
+    named_tokens = torch.stack(fields, dim=1)
+    return LAYOUT.pack(
+        {
+            "tokens": named_tokens[: len(top)],
+            "largest": named_tokens[len(top) :],
+            "sum of |g S_c|": largest.values,
+            "reward": rows.rewards(largest.indices),
+            "first": first.double(),
+            "left": left.double(),
+            **windows,
+            "sample": sample_numbers(rows.batches, largest.indices),
+        }
     )
-    return [
-        *_filled(of_named[: len(top)], MOST * len(_FIELDS)),
-        *_filled(of_named[len(top) :], ROWS * len(_FIELDS)),
-        *_filled(largest.values, ROWS),
-        *_filled(rows.rewards(largest.indices), ROWS),
-        *_filled(first.double(), ROWS),
-        *_filled(left.double(), ROWS),
-        *(part for name in _OF_A_WINDOW for part in _filled(windows[name], ROWS * WINDOW)),
-        *_filled(sample_numbers(rows.batches, largest.indices), ROWS * SAMPLE_NUMBERS),
-    ]
 
 
 def _gathered(tokens: StepTokens, chosen: Int[Tensor, " chosen"]) -> dict[str, Tensor]:
@@ -162,12 +208,6 @@ def _steps(device: torch.device) -> Tensor:
 
 def _or_unknown(token_ids: Tensor | None, mask: Tensor) -> Tensor:
     return torch.full_like(mask, -1, dtype=torch.int64) if token_ids is None else token_ids.long()
-
-
-def _filled(numbers: Tensor, size: int) -> list[Tensor]:
-    """The numbers, and zeros where they are fewer."""
-    missing = size - numbers.numel()
-    return [numbers.reshape(-1), *([zeros(missing, numbers.device)] if missing else [])]
 
 
 class _Block(NamedTuple):
@@ -318,29 +358,42 @@ def _token(numbers: Sequence[float], rank: int) -> DrivingToken | None:
     )
 
 
-def _read(numbers: Sequence[float], rank: int) -> Contributions:
-    size = len(_FIELDS)
-    named = [_token(numbers[place * size :][:size], rank) for place in range(MOST + ROWS)]
-    of_rows, windows = (
-        numbers[len(named) * size :],
-        numbers[len(named) * size + len(_OF_A_ROW) * ROWS :],
+def _row(numbers: Sequence[float], row: int, rank: int) -> Row | None:
+    """A row of the step; None where there is none, or nothing in it moves the entropy."""
+    largest = _token(LAYOUT.row(numbers, "largest", row), rank)
+    absolute_effect = LAYOUT.number(numbers, "sum of |g S_c|", row)
+    if largest is None or not absolute_effect > 0:
+        return None
+    effects, codes, logprobs, scores, influences = (
+        LAYOUT.row(numbers, name, row) for name in _OF_A_WINDOW
     )
-    rows = []
-    for row, largest in enumerate(named[MOST:]):
-        total, reward, first, left = of_rows[row : len(_OF_A_ROW) * ROWS : ROWS]
-        if largest is not None and total > 0:
-            own = [
-                windows[(field * ROWS + row) * WINDOW :][:WINDOW]
-                for field in range(len(_OF_A_WINDOW))
-            ]
-            sample = sample_of(windows[(len(own) * WINDOW) * ROWS + row * SAMPLE_NUMBERS :])
-            rows.append(Row(rank, total, reward, int(first), int(left), largest, sample, *own))
-    return Contributions(tuple(token for token in named[:MOST] if token is not None), tuple(rows))
+    return Row(
+        rank=rank,
+        absolute_effect=absolute_effect,
+        reward=LAYOUT.number(numbers, "reward", row),
+        first=int(LAYOUT.number(numbers, "first", row)),
+        left=int(LAYOUT.number(numbers, "left", row)),
+        largest=largest,
+        sample=sample_of(LAYOUT.row(numbers, "sample", row)),
+        effects=effects,
+        codes=codes,
+        logprobs=logprobs,
+        vocab_centered_scores=scores,
+        influences=influences,
+    )
+
+
+def _read(numbers: Sequence[float], rank: int) -> Contributions:
+    tokens = (_token(LAYOUT.row(numbers, "tokens", place), rank) for place in range(MOST))
+    rows = (_row(numbers, place, rank) for place in range(ROWS))
+    return Contributions(
+        tokens=tuple(token for token in tokens if token is not None),
+        rows=tuple(row for row in rows if row is not None),
+    )
 
 
 CONTRIBUTIONS = Sum(
-    size=(MOST + ROWS) * len(_FIELDS)
-    + ROWS * (len(_OF_A_ROW) + WINDOW * len(_OF_A_WINDOW) + SAMPLE_NUMBERS),
+    size=LAYOUT.size,
     measure=measure_contributions,
     read=_read,
     merge=Contributions.merge,

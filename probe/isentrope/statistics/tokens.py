@@ -218,10 +218,29 @@ def detached(scores: TokenScores) -> TokenScores:
     )
 
 
-ROWS = ("S_c", "S*", "H", "p", "log p", "A")
-"""Rows of the matrix; then, where the loop passed the old policy's log-probs, r and r S_c. The last
-three are "valid", 1 or 0; g, the strength with which the loss raises the token's log-prob, over
-T^2; and g S_c, what that takes from the entropy."""
+class RowLayout:
+    """Which quantity is in which row of the matrix of `StepTokens`.
+
+    The rows of `own` come first. Then, where the loop passed the old policy's log-probs, r and
+    r S_c. The last ones are "valid", 1 or 0; g, the strength with which the loss raises the token's
+    log-prob, over T^2; and g S_c, what that takes from the entropy."""
+
+    own = ("S_c", "S*", "H", "p", "log p", "A")
+    filled_in = ("valid", "g", "g S_c")
+
+    def __init__(self, *, with_ratios: bool) -> None:
+        ratios = ("r", "r S_c") if with_ratios else ()
+        self.names = (*self.own, *ratios, *self.filled_in)
+        self.place = {name: row for row, name in enumerate(self.names)}
+        self.measured = slice(len(self.names) - len(self.filled_in))
+        """The rows whose products are wanted."""
+        if not with_ratios:
+            # r is 1.
+            self.place["r S_c"] = self.place["S_c"]
+
+
+WITHOUT_RATIOS = RowLayout(with_ratios=False)
+WITH_RATIOS = RowLayout(with_ratios=True)
 
 CODES = 9
 """How many values `StepTokens.codes` has; no token has 3 or 5."""
@@ -280,24 +299,25 @@ class StepTokens:
         passed = [
             batch.importance_ratios for batch in batches if batch.importance_ratios is not None
         ]
-        ratios = [] if len(passed) < len(batches) else [flat(passed).double()] * 2
-        names = (*ROWS, *(("r", "r S_c") if ratios else ()), "valid", "g", "g S_c")
-        self._row = {name: row for row, name in enumerate(names)}
-        # The last three are overwritten below; until then they are the mask in float64.
-        values = torch.stack([*rows, *ratios, mask, mask, mask])
+        has_ratios = len(passed) == len(batches)
+        if has_ratios:
+            # The second is multiplied by S_c below.
+            rows += [flat(passed).double()] * 2
+        self._layout = WITH_RATIOS if has_ratios else WITHOUT_RATIOS
+        # Those to be filled in are overwritten below; until then they are the mask in float64.
+        values = torch.stack([*rows, *[mask] * len(RowLayout.filled_in)])
         self.mask = mask
         self.valid = mask & finite(values.sum(0))
         """True where the mask is and all numbers are finite."""
         # Padding may hold anything, NaN included: nothing outside `valid` enters a sum.
         self._values = values.masked_fill_(~self.valid, 0.0)
-        self._rows = dict(zip(names, values.unbind(), strict=True))
+        unbound = values.unbind()
+        self._rows = {name: unbound[row] for name, row in self._layout.place.items()}
         self.ones, self.effects = self["valid"], self["g S_c"]
         """1 where a token is valid; and g S_c: what a token's update takes from the entropy before
         an intervention."""
-        if ratios:
+        if has_ratios:
             self["r S_c"].mul_(self["S_c"])
-        else:
-            self._row["r S_c"], self._rows["r S_c"] = self._row["S_c"], self["S_c"]
         self.basis = LOSS_GRADIENT if any(batch.gradient for batch in batches) else ADVANTAGES
         self._fill_strengths()
         sums = values.sum(1)
@@ -308,7 +328,8 @@ class StepTokens:
         means = sums / self.count.clamp(min=1)
         self._means = means.unbind()
         # Not kept: with what is computed from them later they would be the most that a step needs.
-        deviations = (values[:-3] - means[:-3].unsqueeze(1)).mul_(self.ones)
+        measured = self._layout.measured
+        deviations = (values[measured] - means[measured].unsqueeze(1)).mul_(self.ones)
         self._products = deviations @ deviations.T
 
     def _fill_strengths(self) -> None:
@@ -316,11 +337,10 @@ class StepTokens:
         read; over T^2."""
         strengths = self["g"]
         if self.basis == ADVANTAGES:
-            (
+            if "r" in self:
                 torch.mul(self["A"], self["r"], out=strengths)
-                if "r" in self
-                else strengths.copy_(self["A"])
-            )
+            else:
+                strengths.copy_(self["A"])
         else:
             gradient = self.finite_gradient("gated")
             strengths.zero_()
@@ -476,7 +496,7 @@ class StepTokens:
         return effects if self.bonus_effects is None else effects + self.bonus_effects
 
     def __contains__(self, name: str) -> bool:
-        return name in self._row
+        return name in self._layout.place
 
     def __getitem__(self, name: str) -> Float64[Tensor, " tokens"]:
         row: Tensor = self._rows[name]
@@ -484,12 +504,12 @@ class StepTokens:
 
     def rows(self, first: str, last: str) -> Float64[Tensor, "rows tokens"]:
         """The rows from one to another, both included; a view."""
-        return self._values[self._row[first] : self._row[last] + 1]
+        return self._values[self._layout.place[first] : self._layout.place[last] + 1]
 
     def select(self, chosen: Int[Tensor, " chosen"]) -> dict[str, Float64[Tensor, " chosen"]]:
         """The rows of some tokens alone, by name."""
         rows = self._values.index_select(1, chosen).unbind()
-        return {name: rows[row] for name, row in self._row.items()}
+        return {name: rows[row] for name, row in self._layout.place.items()}
 
     @cached_property
     def intervention_effect(self) -> Float64[Tensor, ""]:
@@ -557,14 +577,14 @@ class StepTokens:
         return device_number(0.0, self.count.device)
 
     def total(self, name: str) -> Float64[Tensor, ""]:
-        return self._totals[self._row[name]]
+        return self._totals[self._layout.place[name]]
 
     def mean(self, name: str) -> Float64[Tensor, ""]:
-        return self._means[self._row[name]]
+        return self._means[self._layout.place[name]]
 
     def product_sum(self, left: str, right: str) -> Float64[Tensor, ""]:
         """Sum of the products of two rows' deviations from their means."""
-        return self._products[self._row[left], self._row[right]]
+        return self._products[self._layout.place[left], self._layout.place[right]]
 
     def moments(self, name: str) -> tuple[Tensor, Tensor, Tensor]:
         """Count, mean and sum of squared deviations; zeros where the loop did not pass the row."""
