@@ -235,7 +235,7 @@ def damaged(state: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("learnt/calibration", {"gain": 1.0}, "fields of `Calibration`"),
         ("learnt/calibration/_observations", 1.5, "int.*_observations"),
         ("learnt/alerts/_raised", {"collapse": 3}, "object.*_raised"),
-        ("learnt/alerts/course/_moved/values", [[1.0]], "length 2"),
+        ("learnt/alerts/course/_levels/moved/values", [[1.0]], "length 2"),
         ("selection", {"first_pass": None, "previous_step": None}, "one_call"),
         ("selection/previous_step", ["many"], "many"),
         ("selection/means", [1.0], "index"),
