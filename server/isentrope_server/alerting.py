@@ -19,8 +19,8 @@ from urllib.parse import quote
 
 from isentrope_server.backend import Backend, attempt
 from isentrope_server.settings import Settings
-from isentrope_server.store.reports import attachments
-from isentrope_server.store.reports.attachments import DueNotice
+from isentrope_server.store.reports import notices
+from isentrope_server.store.reports.notices import DueNotice
 from isentrope_wire.answers import Destination
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 
@@ -49,7 +49,7 @@ async def send_due(backend: Backend, url: str) -> None:
     """Send the alerts that are due at `url`, an address as Apprise reads it."""
     destination, now = hashlib.sha256(url.encode()).hexdigest()[:32], time.time()
     due = await backend.read(
-        lambda connection: attachments.due_notices(
+        lambda connection: notices.due_notices(
             connection, destination, since=now - _OLDEST_SECONDS, now=now, limit=_AT_ONCE
         )
     )
@@ -59,7 +59,7 @@ async def send_due(backend: Backend, url: str) -> None:
 
 async def _send(backend: Backend, url: str, notice: DueNotice, destination: str) -> None:
     if not await backend.write(
-        lambda t: attachments.claim_notice(t.connection, notice, destination, now=time.time()),
+        lambda t: notices.claim_notice(t.connection, notice, destination, now=time.time()),
         run_id=notice.run_id,
     ):
         return
@@ -67,7 +67,7 @@ async def _send(backend: Backend, url: str, notice: DueNotice, destination: str)
     body = body_of(notice, backend.settings.pages_url)
     if await _sent(url, title_of(notice), body, kind):
         await backend.write(
-            lambda t: attachments.note_sent(t.connection, notice, destination), run_id=notice.run_id
+            lambda t: notices.note_sent(t.connection, notice, destination), run_id=notice.run_id
         )
 
 

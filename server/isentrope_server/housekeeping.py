@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from isentrope_server.backend import Backend, RetryPauses, attempt
 from isentrope_server.control.outcomes import expire_overdue
 from isentrope_server.store import access, controls, database, removal, runs, streams
-from isentrope_server.store.reports import attachments, packing
+from isentrope_server.store.reports import alerts, packing
 from isentrope_server.store.reports.packing import FullStream, RowsOvertaken
 from isentrope_server.store.rows import ROW_SIZES, RowSizes
 from isentrope_server.store.writer import Transaction
@@ -268,7 +268,7 @@ def _alert_of_revoked_token(transaction: Transaction, run_id: str, token: str, n
         ),
         evidence={"revoked": now},
     )
-    attachments.append_servers_alert(
+    alerts.append_servers_alert(
         connection,
         alert,
         stream,

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from isentrope.cli.frame import main
 from isentrope_server import alerting
 from isentrope_server.settings import Settings
-from isentrope_server.store.reports import attachments
+from isentrope_server.store.reports import notices
 from isentrope_wire.control import Control
 from isentrope_wire.reports import Alert, AlertCause, AlertLevel, RunFinished, StepReport
 from tests.server.in_thread import ServerInThread
@@ -148,14 +148,14 @@ def test_a_restart_sends_nothing_again(receiver: type[Receiver], tmp_path: Path)
 def test_a_refused_notice_is_tried_again_and_given_up_in_the_end(
     receiver: type[Receiver], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attachments, "PAUSE_SECONDS", 0.05)
-    receiver.refusals = attachments.MOST_ATTEMPTS + 1
+    monkeypatch.setattr(notices, "PAUSE_SECONDS", 0.05)
+    receiver.refusals = notices.MOST_ATTEMPTS + 1
     with server_for(receiver, tmp_path) as server:
         rank = Rank(server)
         send(rank, 1, alert())
-        wait_for(lambda: receiver.requests >= attachments.MOST_ATTEMPTS)
+        wait_for(lambda: receiver.requests >= notices.MOST_ATTEMPTS)
         time.sleep(0.3)
-        assert receiver.requests == attachments.MOST_ATTEMPTS
+        assert receiver.requests == notices.MOST_ATTEMPTS
         # The next one is refused once, and then taken.
         send(rank, 2, alert("explosion"))
         assert [title.split()[1] for title in titles_of(receiver, 1)] == ["Explosion"]

@@ -29,7 +29,7 @@ from isentrope_server.control.versions import run_control
 from isentrope_server.errors import Conflict, NotFound
 from isentrope_server.store import access, removal, runs, streams
 from isentrope_server.store.access import Principal
-from isentrope_server.store.reports import attachments, series
+from isentrope_server.store.reports import alerts, series
 from isentrope_server.store.runs import Run, RunFilter
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import (
@@ -264,7 +264,7 @@ async def list_alerts(
     found = await read_of(
         backend,
         run,
-        lambda connection: attachments.newest_alerts(
+        lambda connection: alerts.newest_alerts(
             connection, run.key, before=before, limit=limit + 1
         ),
     )
@@ -290,7 +290,7 @@ async def acknowledge_alert(
 def _acknowledge(transaction: Transaction, run: Run, alert_id: str, principal: Principal) -> Alert:
     now = time.time()
     check_still_there(transaction.connection, run)
-    alert, is_first = attachments.acknowledge(
+    alert, is_first = alerts.acknowledge(
         transaction.connection, run.key, alert_id, principal.name, now
     )
     if alert is None:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from isentrope_server.control.versions import control_version, finite, judged, run_control
 from isentrope_server.store import controls, streams
-from isentrope_server.store.reports import attachments, series, steps
+from isentrope_server.store.reports import alerts, attachments, series, steps
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
 from isentrope_server.store.tables import LARGEST_INTEGER
@@ -126,7 +126,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         applied_steps=[step for _, step in controls.applied_steps(connection, run.key)],
         findings=[
             alert
-            for _, alert in attachments.newest_alerts(
+            for _, alert in alerts.newest_alerts(
                 connection, run.key, kinds=FINDINGS, limit=_FINDINGS_READ
             )
         ],
@@ -178,9 +178,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         alert=next(
             (
                 one
-                for _, one in attachments.newest_alerts(
-                    connection, run.key, kinds=DIRECTIONS, limit=1
-                )
+                for _, one in alerts.newest_alerts(connection, run.key, kinds=DIRECTIONS, limit=1)
             ),
             None,
         ),
@@ -200,7 +198,7 @@ def states_of_checks(connection: Connection, run: Run) -> list[CheckState]:
     if first is None or last is None:
         return check_states((), {}, 0)
     age = last - first + 1
-    newest = attachments.newest_alerts(
+    newest = alerts.newest_alerts(
         connection, run.key, kinds=(*FINDINGS, *DIRECTIONS), limit=_FINDINGS_READ
     )
     since = counts_since(last, age)
@@ -210,9 +208,9 @@ def states_of_checks(connection: Connection, run: Run) -> list[CheckState]:
 
 def _overshoot(connection: Connection, run: Run, version: int) -> Alert | None:
     """The alert that the active version does harm."""
-    newest = attachments.newest_alerts(connection, run.key, kinds=("overshoot",), limit=1)
-    alerts = [alert for _, alert in newest if alert.evidence.get("version") == version]
-    return alerts[0] if version and alerts else None
+    newest = alerts.newest_alerts(connection, run.key, kinds=("overshoot",), limit=1)
+    of_version = [alert for _, alert in newest if alert.evidence.get("version") == version]
+    return of_version[0] if version and of_version else None
 
 
 def first_step(connection: Connection, run: Run) -> int | None:

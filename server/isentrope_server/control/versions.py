@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from isentrope_server.store import controls, streams
 from isentrope_server.store.controls import ControlItem
-from isentrope_server.store.reports import attachments, series, steps
+from isentrope_server.store.reports import alerts, series, steps
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
 from isentrope_wire import metrics
@@ -120,7 +120,7 @@ def _about_a_hold(
     """A hold that ended, or waits, says when and why, as its alert does; `under` has the first and
     the last step under it, for another hold may have followed."""
     first, last = under
-    newest = attachments.newest_alerts(connection, run.key, kinds=_OF_HOLDS, limit=_HOLD_ALERTS)
+    newest = alerts.newest_alerts(connection, run.key, kinds=_OF_HOLDS, limit=_HOLD_ALERTS)
     alert = next((alert for _, alert in newest if first <= alert.step <= last), None)
     if alert is None:
         return verdict

@@ -22,7 +22,7 @@ from isentrope_server.ingest.limits import OUTCOMES, SeriesLimit, excess
 from isentrope_server.ingest.opening import what_was_other
 from isentrope_server.store import access, rows, runs, streams
 from isentrope_server.store.database import make_together, write_in_a_line
-from isentrope_server.store.reports import attachments, records
+from isentrope_server.store.reports import alerts, records
 from isentrope_server.store.reports.records import Arrival, Refused
 from isentrope_server.store.rows import Layout
 from isentrope_server.store.streams import PushState, Stream
@@ -307,7 +307,7 @@ def _alert_of_taken_id(
         ),
         evidence={f"step of {begun[-1].name[:8]}": float(last)},
     )
-    attachments.append_servers_alert(
+    alerts.append_servers_alert(
         connection, alert, state.stream, position=position, step=step, now=now
     )
 
@@ -332,7 +332,7 @@ def _alert_of_refused(
             ),
             evidence={code: float(len(found))},
         )
-        attachments.append_servers_alert(
+        alerts.append_servers_alert(
             connection, alert, stream, position=position, step=of_step or 0, now=now
         )
 
@@ -371,7 +371,7 @@ def _alert_of_two_trainers(
         evidence={f"step of {older.incarnation[:8]}": float(step)},
     )
     step = newer.last_step or 0
-    attachments.append_servers_alert(
+    alerts.append_servers_alert(
         connection, alert, newer, position=state.last_position, step=step, now=now
     )
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from isentrope_server.store import rows
-from isentrope_server.store.reports import attachments
+from isentrope_server.store.reports import alerts
 from isentrope_server.store.reports.records import Arrival
 from isentrope_server.store.streams import Stream
 from isentrope_wire import reports
@@ -205,7 +205,7 @@ class SeriesLimit:
                 kept.append(arrival)
                 continue
             if is_reported is None:
-                is_reported = attachments.was_reported(
+                is_reported = alerts.was_reported(
                     connection, stream.run_key, stream.key, _ALERT_KIND, evidence=_EVIDENCE
                 )
             report = arrival.message
