@@ -5,7 +5,7 @@ framework.
 - `control`: Control and Hold, checked where they are built
 - `hold_decision`: which thresholds hold an entropy; `what_if`: what other thresholds would have
     done to a step
-- `reports`: what a start, a step and a finish report; `codec`: these dataclasses as protobuf and
+- `reports`: what a start, a step and a finish report; `codec`: these dataclasses as bytes and
     back
 - `answers`, `control_answers`: what REST answers
 - `numbers`: dataclasses and numbers in JSON, and text of others in a line of ours; `environment`:

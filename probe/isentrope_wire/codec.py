@@ -1,7 +1,9 @@
-"""Dataclass <-> protobuf. The only file that knows both sides.
+"""Messages as bytes and back: one byte for the kind, then MessagePack. The only file that knows the
+bytes.
 
-A field is the same on both sides, or its type says how it travels: None as an absent field, a
-StrEnum as text, a dataclass as its message. `_FORMS` lists the messages, with what else differs.
+`_shape` makes what travels for a dataclass. Of what a report has many of, tokens, rollouts and
+what-if sums, values alone travel, in the order of the fields, and columns of numbers are packed.
+A reader ignores fields that it does not know.
 """
 
 from __future__ import annotations
@@ -9,23 +11,23 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
+from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from enum import StrEnum
+from dataclasses import MISSING, Field, fields
 from itertools import accumulate
-from operator import attrgetter, sub
-from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from operator import sub
+from typing import Annotated, Any, TypeVar, get_type_hints
 
-from google.protobuf.message import DecodeError, Message
+import msgspec
 
 from isentrope_wire import reports
 from isentrope_wire.control import Control
 from isentrope_wire.errors import CodecError
-from isentrope_wire.v1 import telemetry_pb2 as pb
+from isentrope_wire.numbers import Count, part_of
 from isentrope_wire.what_if import EDGE_SET, BinSums, WhatIfSums
 
 _T = TypeVar("_T")
-_M = TypeVar("_M", bound=Message)
 
 JSON_NESTING = 32
 """How deep objects and lists may be nested in a run's configuration."""
@@ -33,10 +35,10 @@ JSON_NESTING = 32
 _PARTS = 8191
 """A rollout's numbers are rounded to this fraction of the largest in their list: two bytes hold
 each."""
+_SMALLEST = 1e-300
+"""Numbers of a rollout are 0 where the largest of them lies below it."""
 _STATES: tuple[bool | None, ...] = (None, False, True)
-"""`Rollout.kept`, as it is numbered on the wire."""
-_SMALLEST_FLOAT, _LARGEST_FLOAT = 1e-37, 3e38
-"""That a float of the wire holds in full precision."""
+"""`Rollout.kept`, as it is numbered in the bytes."""
 
 
 def payload_hash(payload: bytes) -> bytes:
@@ -46,30 +48,22 @@ def payload_hash(payload: bytes) -> bytes:
 
 
 def encode_payload(message: reports.Payload) -> bytes:
-    """Serialise one message for the spool and the wire."""
-    return pb.Payload(**{_BODIES[type(message)]: to_pb(message)}).SerializeToString(
-        deterministic=True
-    )
+    """One message, for the spool and the wire."""
+    kind = type(message)
+    return bytes([_KINDS.index(kind) + 1]) + _ENCODER.encode(_WRITERS[kind](message))
 
 
 def decode_payload(payload: bytes) -> reports.Payload:
-    """Read one message back; CodecError: the bytes are no payload of this protocol version."""
-    envelope = _parsed(pb.Payload, payload)
-    body = envelope.WhichOneof("body")
-    for kind, name in _BODIES.items():
-        if name == body:
-            return from_pb(kind, getattr(envelope, name))
-    raise CodecError(
-        "The payload holds no message this version knows; upgrade the server before the probe."
-    )
-
-
-_BODIES: dict[type[reports.Payload], str] = {
-    reports.RunStarted: "run_started",
-    reports.StepReport: "step_report",
-    reports.RunFinished: "run_finished",
-    reports.Gap: "gap",
-}
+    """Read one message back; CodecError: the bytes are no payload of this protocol version, or a
+    field has a value that the dataclass can't have."""
+    number = payload[0] if payload else 0
+    if not 1 <= number <= len(_KINDS):
+        raise CodecError(
+            f"The payload is none of protocol version {reports.PROTOCOL_VERSION}; bring probe and"
+            " server to one version, and deliver an older spool with the version that wrote it."
+        )
+    kind = _KINDS[number - 1]
+    return _decode(_DECODERS[kind], payload[1:], _READERS[kind])
 
 
 def record_of(seq: int, message: reports.Payload) -> reports.Record:
@@ -78,213 +72,165 @@ def record_of(seq: int, message: reports.Payload) -> reports.Record:
     return reports.Record(seq=seq, payload=payload, payload_hash=payload_hash(payload))
 
 
-def to_pb(value: object) -> Any:
-    """The protobuf message of one of the dataclasses in `isentrope_wire.reports`."""
-    return _FORMS[type(value)].write(value)
-
-
-def from_pb(kind: type[_T], message: Message) -> _T:
-    """Read `to_pb` back; CodecError: a field has a value that the dataclass can't have, such as a
-    control that no probe could apply."""
-    try:
-        found: _T = _FORMS[kind].read(message)
-    except CodecError:
-        raise
-    except ValueError as error:
-        raise CodecError(f"{kind.__name__} can't be read: {error}") from error
-    return found
-
-
 def encode_control(snapshot: reports.ControlSnapshot) -> bytes:
-    """The snapshot as it lies in the control file and in a checkpoint, and as rank 0 broadcasts
-    it."""
-    return _bytes(to_pb(snapshot))
+    """The snapshot as the server sends it, as it lies in the control file and in a checkpoint, and
+    as rank 0 broadcasts it."""
+    return _ENCODER.encode(_write_snapshot(snapshot))
 
 
 def decode_control(content: bytes) -> reports.ControlSnapshot:
-    """Read `encode_control` back, see `received_control`; CodecError: the bytes are no snapshot of
-    this protocol version."""
-    return received_control(_parsed(pb.ControlSnapshot, content))
-
-
-def received_control(snapshot: pb.ControlSnapshot) -> reports.ControlSnapshot:
-    """Read a snapshot on its way to a probe: one it can't read comes as `unreadable`, so that the
-    probe can reject it."""
-    try:
-        return from_pb(reports.ControlSnapshot, snapshot)
-    except CodecError as error:
-        return reports.ControlSnapshot(
-            version=snapshot.version,
-            control=Control(),
-            author=snapshot.author,
-            requested_at=snapshot.requested_at,
-            unreadable=str(error.__cause__ or error),
-        )
+    """Read `encode_control` back. A control that this version can't read comes as `unreadable`, so
+    that the probe can reject it. CodecError: the bytes are no snapshot."""
+    return _decode(_DECODERS[reports.ControlSnapshot], content, _receive_snapshot)
 
 
 def encode_tokens(tokens: Sequence[reports.DrivingToken]) -> bytes:
     """Top tokens by themselves, for the server's store."""
-    return _bytes(pb.DrivingTokens(tokens=map(to_pb, tokens)))
+    return _ENCODER.encode(_write_tokens(tokens))
 
 
 def decode_tokens(packed: bytes) -> tuple[reports.DrivingToken, ...]:
-    """Read `encode_tokens` back; CodecError: the bytes are none of this version. Likewise below."""
-    return tuple(
-        from_pb(reports.DrivingToken, token) for token in _parsed(pb.DrivingTokens, packed).tokens
-    )
+    """Read `encode_tokens` back; CodecError: the bytes are none of this version."""
+    return _decode(_TOKENS_DECODER, packed, _read_tokens)
 
 
 def encode_rollouts(rollouts: Sequence[reports.Rollout]) -> bytes:
     """Rollouts by themselves, for the server's store."""
-    return _bytes(pb.Rollouts(rollouts=map(to_pb, rollouts)))
+    return _ENCODER.encode([*map(_write_rollout, rollouts)])
 
 
 def decode_rollouts(packed: bytes) -> tuple[reports.Rollout, ...]:
-    return tuple(
-        from_pb(reports.Rollout, rollout) for rollout in _parsed(pb.Rollouts, packed).rollouts
-    )
+    """Read `encode_rollouts` back; CodecError: the bytes are none of this version."""
+    return _decode(_ROLLOUTS_DECODER, packed, _read_rollouts)
 
 
 def encode_what_if(sums: WhatIfSums) -> bytes:
     """What-if sums by themselves, for the server's store."""
-    return _bytes(to_pb(sums))
+    return _ENCODER.encode(_write_what_if(sums))
 
 
 def decode_what_if(packed: bytes) -> WhatIfSums:
-    return from_pb(WhatIfSums, _parsed(pb.WhatIfSums, packed))
+    """Read `encode_what_if` back; CodecError: the bytes are none of this version."""
+    return _decode(_WHAT_IF_DECODER, packed, _read_what_if)
 
 
-def _bytes(message: Message) -> bytes:
-    return message.SerializeToString(deterministic=True)
-
-
-def _parsed(kind: type[_M], content: bytes) -> _M:
-    try:
-        return kind.FromString(content)
-    except DecodeError as error:
-        raise CodecError(
-            f"Expected a serialised {kind.DESCRIPTOR.full_name}, got {len(content)} other bytes."
-        ) from error
-
-
-class _Field(NamedTuple):
-    """How one field of a dataclass travels."""
-
-    name: str
-    """Name in the message."""
-    write: Callable[[Any], Any] | None = None
-    """The message's value, of the dataclass's. None: the same."""
-    read: Callable[[Any], Any] | None = None
-    """The dataclass's value, of the whole message. None: the message's."""
-
-
-class _Form:
-    """A dataclass and its message."""
-
-    def __init__(self, kind: type, message: type[Message], **special: _Field) -> None:
-        """`special` has the fields whose types do not say how they travel."""
-        self._kind, self._message = kind, message
-        hints = get_type_hints(kind)
-        found = {
-            field.name: special.get(field.name) or _field(field.name, hints[field.name])
-            for field in fields(kind)
-        }
-        self._written = [(name, field.name, field.write) for name, field in found.items()]
-        self._read = [(name, field.read) for name, field in found.items()]
-
-    def write(self, value: object) -> Message:
-        return self._message(
-            **{
-                to: getattr(value, name) if write is None else write(getattr(value, name))
-                for name, to, write in self._written
-            }
-        )
-
-    def read(self, message: Message) -> Any:
-        return self._kind(
-            **{
-                name: getattr(message, name) if read is None else read(message)
-                for name, read in self._read
-            }
-        )
-
-
-def _field(name: str, hint: Any) -> _Field:
-    """How a field of this type travels."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    value_of = attrgetter(name)
-    form = _FORMS.get(arguments[0] if arguments else hint)
-    if type(None) in arguments and form is None:
-        return _Field(
-            name, None, lambda message: value_of(message) if message.HasField(name) else None
-        )
-    if origin is tuple and form is None:
-        # A slice is quicker than the iterator.
-        return _Field(name, None, lambda message: tuple(value_of(message)[:]))
-    if origin is Mapping:
-        return _Field(name, None, lambda message: _dictionary(value_of(message)))
-    if form is None:
-        is_word = isinstance(hint, type) and issubclass(hint, StrEnum)
-        return (
-            _Field(name, str, lambda message: _member(hint, value_of(message)))
-            if is_word
-            else _Field(name)
-        )
-    write, read = form.write, form.read
-    if type(None) in arguments:
-        return _Field(
-            name,
-            lambda value: None if value is None else write(value),
-            lambda message: read(value_of(message)) if message.HasField(name) else None,
-        )
-    if origin is tuple:
-        return _Field(
-            name,
-            lambda values: [*map(write, values)],
-            lambda message: tuple(map(read, value_of(message))),
-        )
-    return _Field(name, write, lambda message: read(value_of(message)))
-
-
-def _dictionary(values: Mapping[str, Any]) -> dict[str, Any]:
-    # Quicker than the shorter `dict(values)`.
-    return {name: values[name] for name in values}
-
-
-def _member(kind: type[StrEnum], text: str) -> StrEnum:
-    try:
-        return kind(text)
-    except ValueError:
-        raise CodecError(
-            f"{kind.__name__} is one of {', '.join(kind)}; got {text!r:.80}."
-        ) from None
-
-
-def _json(name: str) -> _Field:
-    """An object of a user's, as text."""
-    return _Field(
-        name, _write_json, lambda message: _object_from_json(name, getattr(message, name))
-    )
-
-
-def _control(name: str) -> _Field:
-    """A control as its document, as text; None as an absent field."""
-    return _Field(
-        name,
-        lambda control: None if control is None else _write_json(control.to_document()),
-        lambda message: (
-            Control.from_document(_object_from_json(name, getattr(message, name)))
-            if not message.DESCRIPTOR.fields_by_name[name].has_presence or message.HasField(name)
-            else None
-        ),
-    )
-
-
-def _write_json(value: Mapping[str, object]) -> str:
+def write_json(value: Mapping[str, object]) -> str:
+    """An object of a user's, as it travels."""
     return json.dumps(dict(value), sort_keys=True, separators=(",", ":"))
 
 
-def _object_from_json(name: str, text: str) -> dict[str, object]:
+def is_deeper(value: object, levels: int) -> bool:
+    """Whether objects and lists are nested deeper than this: writing them as JSON would exceed the
+    recursion limit."""
+    if not isinstance(value, dict | list):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(is_deeper(item, levels - 1) for item in items)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Any], content: bytes, read: Callable[[Any], _T]) -> _T:
+    """What `read` makes of the decoded shape."""
+    try:
+        return read(decoder.decode(content))
+    except CodecError:
+        raise
+    # A field that this version does not know may nest without an end.
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise CodecError(f"The bytes can't be read: {error}") from error
+
+
+def _write_plain(value: Any) -> object:
+    """A number of numpy, or a text of a class of its own, as MessagePack has it."""
+    for kind in (str, float):
+        if isinstance(value, kind):
+            return kind(value)
+    if hasattr(value, "__index__"):
+        return value.__index__()
+    raise NotImplementedError(f"{type(value).__name__} has no place in a report")
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_write_plain)
+
+
+def _shape(kind: type, *, is_array: bool = False, **special: Any) -> Any:
+    """The record that travels for a dataclass: its fields, those in `special` of another type. What
+    has its default is left out. As an array it has no names, and every field."""
+    types = get_type_hints(kind, include_extras=True) | special
+    described = [(field.name, types[field.name], _default(field)) for field in fields(kind)]
+    return msgspec.defstruct(
+        kind.__name__, described, array_like=is_array, kw_only=True, omit_defaults=True
+    )
+
+
+def _default(field: Field[Any]) -> Any:
+    if field.default is not MISSING:
+        return msgspec.field(default=field.default)
+    if field.default_factory is not MISSING:
+        return msgspec.field(default_factory=field.default_factory)
+    return msgspec.field()
+
+
+def _several(shape: Any) -> Any:
+    """The type of a list of these shapes."""
+    return tuple[shape, ...]
+
+
+def _fill(shape: Any, value: object, **special: object) -> Any:
+    """A record of this shape with the fields of a dataclass, and `special` in their place where
+    given."""
+    names = (name for name in shape.__struct_fields__ if name not in special)
+    return shape(**{name: getattr(value, name) for name in names}, **special)
+
+
+_Snapshot = _shape(reports.ControlSnapshot, control=str)
+_Started = _shape(reports.RunStarted, config=str, initial_control=_Snapshot | None)
+_Alert = _shape(reports.Alert, suggestion=str | None)
+
+
+def _write_control(control: Control | None) -> str | None:
+    return None if control is None else write_json(control.to_document())
+
+
+def _read_control(text: str | None) -> Control | None:
+    return None if text is None else Control.from_document(_read_json("A control", text))
+
+
+def _write_snapshot(snapshot: reports.ControlSnapshot) -> Any:
+    return _fill(_Snapshot, snapshot, control=_write_control(snapshot.control))
+
+
+def _read_snapshot(shape: Any) -> reports.ControlSnapshot:
+    return part_of(reports.ControlSnapshot, shape, control=_read_control(shape.control))
+
+
+def _receive_snapshot(shape: Any) -> reports.ControlSnapshot:
+    try:
+        return _read_snapshot(shape)
+    except ValueError as error:
+        return part_of(reports.ControlSnapshot, shape, control=Control(), unreadable=str(error))
+
+
+def _write_started(run: reports.RunStarted) -> Any:
+    first = run.initial_control
+    return _fill(
+        _Started,
+        run,
+        config=write_json(run.config),
+        initial_control=None if first is None else _write_snapshot(first),
+    )
+
+
+def _read_started(shape: Any) -> reports.RunStarted:
+    first = shape.initial_control
+    return part_of(
+        reports.RunStarted,
+        shape,
+        config=_read_json("config", shape.config),
+        initial_control=None if first is None else _read_snapshot(first),
+    )
+
+
+def _read_json(name: str, text: str) -> dict[str, object]:
     try:
         value = json.loads(text or "{}")
     # A number of thousands of digits, and text that only nests, fail in ways of their own.
@@ -299,153 +245,204 @@ def _object_from_json(name: str, text: str) -> dict[str, object]:
     return value
 
 
-def is_deeper(value: object, levels: int) -> bool:
-    """Whether objects and lists are nested deeper than this: writing them as JSON would exceed the
-    recursion limit."""
-    if not isinstance(value, dict | list):
-        return False
-    items = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(is_deeper(item, levels - 1) for item in items)
+_TOKENS = _several(_shape(reports.DrivingToken, is_array=True))
 
 
-def _rounded(name: str) -> _Field:
-    """Numbers of a rollout's tokens; None only where the mask leaves the token out."""
-    return _Field(
-        name,
-        _rounded_to_pb,
-        lambda message: _rounded_from_pb(getattr(message, name), message.states),
+def _write_tokens(tokens: Sequence[reports.DrivingToken]) -> Any:
+    return msgspec.convert(tokens, _TOKENS, from_attributes=True)
+
+
+def _read_tokens(shapes: Sequence[Any]) -> tuple[reports.DrivingToken, ...]:
+    return msgspec.convert(shapes, tuple[reports.DrivingToken, ...], from_attributes=True)
+
+
+class _Rounded(msgspec.Struct, array_like=True):
+    """Numbers of a rollout's tokens: largest * part / 8191. None, and what is not finite, is 0."""
+
+    largest: float
+    parts: bytes
+    """Two bytes each."""
+
+    @classmethod
+    def write(cls, numbers: Sequence[float | None]) -> _Rounded:
+        finite = [
+            0.0 if number is None or not math.isfinite(number) else number for number in numbers
+        ]
+        largest = max(map(abs, finite), default=0.0)
+        scale = _PARTS / largest if largest > _SMALLEST else 0.0
+        return cls(largest, _column("h", [round(scale * number) for number in finite]).tobytes())
+
+    def read(self, states: bytes) -> tuple[float | None, ...]:
+        """With None where the mask leaves the token out."""
+        parts = _column("h", self.parts)
+        if len(parts) != len(states):
+            raise CodecError(
+                f"A rollout has as many numbers as states, got {len(parts)} and {len(states)}."
+            )
+        scale = self.largest / _PARTS
+        numbers = [scale * part for part in parts]
+        if 0 not in states:
+            return tuple(numbers)
+        return tuple(
+            number if state else None for number, state in zip(numbers, states, strict=True)
+        )
+
+
+_ROUNDED = ("logprobs", "vocab_centered_scores", "contributions", "influences")
+_Rollout = _shape(
+    reports.Rollout, is_array=True, kept=bytes, **dict.fromkeys(_ROUNDED, _Rounded | None)
+)
+
+
+def _write_rollout(rollout: reports.Rollout) -> Any:
+    numbers: dict[str, _Rounded | None] = {
+        name: _Rounded.write(getattr(rollout, name)) for name in _ROUNDED
+    }
+    if not rollout.influences:
+        numbers["influences"] = None
+    return _fill(_Rollout, rollout, kept=bytes(map(_STATES.index, rollout.kept)), **numbers)
+
+
+def _read_rollouts(shapes: Sequence[Any]) -> tuple[reports.Rollout, ...]:
+    return tuple(map(_read_rollout, shapes))
+
+
+def _read_rollout(shape: Any) -> reports.Rollout:
+    states = shape.kept
+    if len(shape.texts) != len(states):
+        raise CodecError(
+            f"A rollout has as many states as texts, got {len(states)} and {len(shape.texts)}."
+        )
+    if max(states, default=0) >= len(_STATES):
+        raise CodecError(f"A token of a rollout has a state from 0 to 2, got {max(states)}.")
+    columns = {name: getattr(shape, name) for name in _ROUNDED}
+    return part_of(
+        reports.Rollout,
+        shape,
+        kept=tuple([_STATES[state] for state in states]),
+        **{name: column.read(states) if column else () for name, column in columns.items()},
     )
 
 
-def _rounded_to_pb(numbers: Sequence[float | None]) -> pb.RoundedNumbers:
-    """What is not finite becomes 0."""
-    known = [number if number is not None and math.isfinite(number) else 0.0 for number in numbers]
-    largest = max(map(abs, known), default=0.0)
-    if largest > _LARGEST_FLOAT:
-        known, largest = (
-            [max(-_LARGEST_FLOAT, min(one, _LARGEST_FLOAT)) for one in known],
-            _LARGEST_FLOAT,
-        )
-    scale = _PARTS / largest if largest > _SMALLEST_FLOAT else 0.0
-    return pb.RoundedNumbers(largest=largest, parts=[round(scale * number) for number in known])
+class _Bins(msgspec.Struct, array_like=True):
+    """`BinSums`: from one cell to the next, beginning at cell -1, and sums as float32."""
+
+    cell_steps: tuple[Annotated[int, msgspec.Meta(ge=1)], ...]
+    counts: tuple[Count, ...]
+    change_sums: bytes
+
+    @classmethod
+    def write(cls, bins: BinSums) -> _Bins:
+        steps = tuple(map(sub, bins.cells, (-1, *bins.cells)))
+        return cls(steps, bins.counts, _column("f", bins.change_sums).tobytes())
+
+    def read(self) -> BinSums:
+        cells = tuple(accumulate(self.cell_steps, initial=-1))[1:]
+        return BinSums(cells, self.counts, tuple(_column("f", self.change_sums)))
 
 
-def _rounded_from_pb(numbers: pb.RoundedNumbers, states: Sequence[int]) -> tuple[float | None, ...]:
-    if len(numbers.parts) != len(states):
+class _WhatIf(msgspec.Struct, array_like=True):
+    edge_set: int
+    """Which list of bin edges the sums were counted over."""
+    tokens: Count
+    change_sum: float
+    by_method: dict[str, _Bins]
+
+
+def _write_what_if(sums: WhatIfSums) -> _WhatIf:
+    by_method = {method: _Bins.write(bins) for method, bins in sums.by_method.items()}
+    return _WhatIf(EDGE_SET, sums.tokens, sums.change_sum, by_method)
+
+
+def _read_what_if(shape: _WhatIf) -> WhatIfSums:
+    if shape.edge_set != EDGE_SET:
         raise CodecError(
-            f"A rollout has as many numbers as states, got {len(numbers.parts)} and {len(states)}."
+            f"What-if sums over the bin edges of set {EDGE_SET} can be read, got set"
+            f" {shape.edge_set}; upgrade the server before the probe."
         )
-    scale = numbers.largest / _PARTS
-    return tuple(
-        scale * part if state else None for part, state in zip(numbers.parts, states, strict=True)
+    by_method = {method: bins.read() for method, bins in shape.by_method.items()}
+    return WhatIfSums(tokens=shape.tokens, change_sum=shape.change_sum, by_method=by_method)
+
+
+def _column(code: str, numbers: Sequence[float] | bytes) -> array[Any]:
+    """Numbers as they are packed, or read from it: the lowest byte first; `code` as `array` has it.
+    ValueError: the bytes are no whole number of them."""
+    column = array(code, numbers)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column
+
+
+_Report = _shape(
+    reports.StepReport,
+    what_if=_WhatIf | None,
+    tokens=_TOKENS,
+    rollouts=_several(_Rollout),
+    alerts=_several(_Alert),
+)
+
+
+def _write_report(report: reports.StepReport) -> Any:
+    return _fill(
+        _Report,
+        report,
+        what_if=None if report.what_if is None else _write_what_if(report.what_if),
+        tokens=_write_tokens(report.tokens),
+        rollouts=tuple(map(_write_rollout, report.rollouts)),
+        alerts=tuple(
+            _fill(_Alert, alert, suggestion=_write_control(alert.suggestion))
+            for alert in report.alerts
+        ),
     )
 
 
-def _kept_from_pb(rollout: pb.Rollout) -> tuple[bool | None, ...]:
-    if len(rollout.texts) != len(rollout.states):
-        raise CodecError(
-            f"A rollout has as many states as texts, got {len(rollout.states)} and"
-            f" {len(rollout.texts)}."
-        )
-    if max(rollout.states, default=0) >= len(_STATES):
-        raise CodecError(
-            f"A token of a rollout has a state from 0 to 2, got {max(rollout.states)}."
-        )
-    return tuple(_STATES[state] for state in rollout.states)
-
-
-def _nested_field(name: str, kind: type, message: type[Message]) -> _Field:
-    """A list that travels in a message of its own, where it is not empty."""
-    read = _FORMS[kind].read
-    return _Field(
-        name,
-        lambda values: message(**{name: map(to_pb, values)}) if values else None,
-        lambda report: tuple(map(read, getattr(getattr(report, name), name))),
+def _read_report(shape: Any) -> reports.StepReport:
+    return part_of(
+        reports.StepReport,
+        shape,
+        what_if=None if shape.what_if is None else _read_what_if(shape.what_if),
+        tokens=_read_tokens(shape.tokens),
+        rollouts=_read_rollouts(shape.rollouts),
+        alerts=tuple(
+            part_of(reports.Alert, alert, suggestion=_read_control(alert.suggestion))
+            for alert in shape.alerts
+        ),
     )
 
 
-def _bins_of(method: str, bins: BinSums) -> Any:
-    message = to_pb(bins)
-    message.method = method
+def _keep(message: Any) -> Any:
+    """A message that travels as it is."""
     return message
 
 
-class _WhatIfForm(_Form):
-    """What-if sums, which name the bin edges that they were counted over."""
-
-    def write(self, value: object) -> Message:
-        message = super().write(value)
-        message.edge_set = EDGE_SET  # type: ignore[attr-defined]
-        return message
-
-    def read(self, message: Any) -> Any:
-        if message.edge_set != EDGE_SET:
-            raise CodecError(
-                f"What-if sums over the bin edges of set {EDGE_SET} can be read, got set"
-                f" {message.edge_set}; upgrade the server before the probe."
-            )
-        return super().read(message)
-
-
-_FORMS: dict[type, _Form] = {}
-
-
-def _travels(
-    kind: type, message: type[Message], /, form: type[_Form] = _Form, **special: _Field
-) -> None:
-    _FORMS[kind] = form(kind, message, **special)
-
-
-# Each after those that it holds.
-_travels(reports.Record, pb.Record)
-_travels(reports.Gap, pb.Gap)
-_travels(reports.ControlOutcome, pb.ControlOutcome)
-_travels(reports.RunFinished, pb.RunFinished)
-_travels(reports.ControlSnapshot, pb.ControlSnapshot, control=_control("document_json"))
-_travels(reports.RunStarted, pb.RunStarted, config=_json("config_json"))
-_travels(reports.ScoreHistogram, pb.ScoreHistogram)
-_travels(reports.DrivingToken, pb.DrivingToken)
-_travels(
-    reports.Rollout,
-    pb.Rollout,
-    logprobs=_rounded("logprobs"),
-    vocab_centered_scores=_rounded("vocab_centered_scores"),
-    contributions=_rounded("contributions"),
-    influences=_Field(
-        "influences",
-        lambda numbers: _rounded_to_pb(numbers) if numbers else None,
-        lambda rollout: (
-            _rounded_from_pb(rollout.influences, rollout.states)
-            if rollout.HasField("influences")
-            else ()
-        ),
-    ),
-    kept=_Field("states", lambda kept: [*map(_STATES.index, kept)], _kept_from_pb),
-)
-_travels(
-    BinSums,
-    pb.BinSums,
-    cells=_Field(
-        "cell_steps",
-        lambda cells: [*map(sub, cells, (-1, *cells))],
-        lambda sums: tuple(steps - 1 for steps in accumulate(sums.cell_steps)),
-    ),
-)
-_travels(
-    WhatIfSums,
-    pb.WhatIfSums,
-    form=_WhatIfForm,
-    by_method=_Field(
-        "by_method",
-        lambda by_method: [_bins_of(method, bins) for method, bins in by_method.items()],
-        lambda sums: {bins.method: _FORMS[BinSums].read(bins) for bins in sums.by_method},
-    ),
-)
-_travels(reports.AlertCause, pb.AlertCause)
-_travels(reports.Alert, pb.Alert, suggestion=_control("suggestion_json"))
-_travels(
+_KINDS: tuple[type[reports.Payload], ...] = (
+    reports.RunStarted,
     reports.StepReport,
-    pb.StepReport,
-    tokens=_nested_field("tokens", reports.DrivingToken, pb.DrivingTokens),
-    rollouts=_nested_field("rollouts", reports.Rollout, pb.Rollouts),
+    reports.RunFinished,
+    reports.Gap,
 )
+"""By the first byte, from 1."""
+_WRITERS: dict[type, Callable[[Any], Any]] = {
+    reports.RunStarted: _write_started,
+    reports.StepReport: _write_report,
+    reports.RunFinished: _keep,
+    reports.Gap: _keep,
+}
+_READERS: dict[type, Callable[[Any], reports.Payload]] = {
+    reports.RunStarted: _read_started,
+    reports.StepReport: _read_report,
+    reports.RunFinished: _keep,
+    reports.Gap: _keep,
+}
+SHAPES: dict[type, Any] = {
+    reports.RunStarted: _Started,
+    reports.StepReport: _Report,
+    reports.RunFinished: reports.RunFinished,
+    reports.Gap: reports.Gap,
+    reports.ControlSnapshot: _Snapshot,
+}
+"""What travels for each message."""
+_DECODERS = {kind: msgspec.msgpack.Decoder(shape) for kind, shape in SHAPES.items()}
+_TOKENS_DECODER = msgspec.msgpack.Decoder(_TOKENS)
+_ROLLOUTS_DECODER = msgspec.msgpack.Decoder(_several(_Rollout))
+_WHAT_IF_DECODER = msgspec.msgpack.Decoder(_WhatIf)

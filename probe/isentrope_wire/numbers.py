@@ -115,6 +115,9 @@ class _TextIfNotFinite:
 
 Number = Annotated[float, _TextIfNotFinite()]
 """A float that may be NaN or infinite, and is a text then in JSON."""
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Index = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+"""Of ranks, rows and positions."""
 
 
 class Answer:

@@ -20,10 +20,10 @@ from isentrope_wire.metrics import (
     ENTROPY_PREDICTED_CHANGE,
     REWARD_MEAN,
 )
-from isentrope_wire.numbers import Answer, Number
+from isentrope_wire.numbers import Answer, Count, Index, Number
 from isentrope_wire.what_if import WhatIfSums
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 
 _SHOWN_FIRST = (
     ENTROPY_MEAN,
@@ -63,7 +63,7 @@ class ControlSnapshot:
     """The whole requested control of a run at one version, so that one message after a reconnect is
     enough."""
 
-    version: int
+    version: Count
     control: Control
     author: str
     requested_at: float
@@ -79,10 +79,10 @@ class ControlSnapshot:
 class ControlOutcome:
     """What became of a control version on one rank; travels up with the next report."""
 
-    version: int
+    version: Count
     state: OutcomeState
     at: float
-    step: int | None = None
+    step: Count | None = None
     """The first step in which the control was active; only when APPLIED."""
     code: str = ""
     message: str = ""
@@ -95,8 +95,8 @@ class RunStarted:
 
     run_id: str
     incarnation: str
-    rank: int
-    world_size: int
+    rank: Index
+    world_size: Index
     name: str
     project: str
     started_at: float
@@ -106,7 +106,7 @@ class RunStarted:
     capabilities: tuple[str, ...] = ()
     """What this probe can carry out, e.g. `method:clip_v`; the server refuses controls that need
     anything else."""
-    planned_steps: int | None = None
+    planned_steps: Count | None = None
     initial_control: ControlSnapshot | None = None
     """The control the run starts with: version 0."""
 
@@ -118,21 +118,21 @@ class ScoreHistogram(Answer):
     name: str
     low: Number
     high: Number
-    counts: tuple[int, ...]
-    not_finite: int = 0
+    counts: tuple[Count, ...]
+    not_finite: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrivingToken(Answer):
     """One of the tokens of a step that count most for the change of its entropy."""
 
-    rank: int
-    sequence: int | None
+    rank: Index
+    sequence: Index | None
     """Row of the token among the rank's rows of the step, in the order they were gated; None: there
     are no rows."""
-    position: int
+    position: Index
     """In its row; among the tokens of its `gate` call where there are no rows."""
-    token_id: int | None
+    token_id: Count | None
     text: str | None
     """At most 40 characters; None without a tokenizer. Any text is possible, as a model or a user
     wrote it: show it as text, never as markup."""
@@ -156,10 +156,10 @@ class Rollout(Answer):
     tool, only the text is known. On the wire numbers are rounded to 1/8191 of the list's largest.
     """
 
-    rank: int
-    sequence: int | None
+    rank: Index
+    sequence: Index | None
     """As a `DrivingToken`'s."""
-    first_position: int
+    first_position: Index
     """Position in its row of the first token here."""
     cut_before: bool
     """Whether the row has tokens before the first one here."""
@@ -274,11 +274,11 @@ class Alert:
 class StepReport:
     """All that was measured in one optimiser update on one rank."""
 
-    step: int
+    step: Count
     recorded_at: float
     scalars: Mapping[str, float] = field(default_factory=dict)
     histograms: tuple[ScoreHistogram, ...] = ()
-    control_version: int = 0
+    control_version: Count = 0
     """The control active in this step; 0 is the one the run started with."""
     outcomes: tuple[ControlOutcome, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -310,7 +310,7 @@ class RunFinished:
     status: str
     """`finished`, `failed` or `ended`."""
     finished_at: float
-    step: int | None = None
+    step: Count | None = None
     error: str = ""
     outcomes: tuple[ControlOutcome, ...] = ()
 
@@ -319,8 +319,8 @@ class RunFinished:
 class Gap:
     """Records first_seq..last_seq will never come, and why."""
 
-    first_seq: int
-    last_seq: int
+    first_seq: Count
+    last_seq: Count
     reason: str
 
 

@@ -48,7 +48,7 @@ SMALL_FILES = {
     ),
     "probe/isentrope_wire/errors.py": "everything imports it, so it can be part of nothing",
     "server/isentrope_server/store/migrations/env.py": "Alembic loads it under this name",
-    "server/isentrope_server/store/migrations/versions/0003_acknowledged_alerts.py": (
+    "server/isentrope_server/store/migrations/versions/0004_all_tables.py": (
         "Alembic loads it under this name"
     ),
 }

@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,8 @@ import grpc
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
-from isentrope_wire.codec import encode_payload, payload_hash, record_of, to_pb
-from isentrope_wire.reports import PROTOCOL_VERSION, RunStarted
+from isentrope_wire.codec import encode_payload
+from isentrope_wire.reports import PROTOCOL_VERSION, RunStarted, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 from tests.benchmarks.measuring import cpu_seconds
@@ -39,6 +39,7 @@ from tests.benchmarks.storage import HISTOGRAMS, SCALARS
 from tests.benchmarks.storage import reports as some_reports
 from tests.countdown import countdown_run
 from tests.server.postgresql import PostgreSQL
+from tests.server.rank import wire_record
 from tests.system.running_server import RunningServer
 
 TRAINERS = 4
@@ -114,7 +115,7 @@ class Pusher:
         """Push so many new reports; returns the seconds until they were acknowledged."""
         new = some_reports(self._seq + 1, reports, SCALARS, HISTOGRAMS)
         self._seq += reports
-        records = [to_pb(record_of(report.step, report)) for report in new]
+        records = [wire_record(report.step, report) for report in new]
         request = pb.PushRequest(run_id=self._run_id, incarnation="first", rank=0, records=records)
         started = time.perf_counter()
         reply = self._stub.Push(request, metadata=self._metadata, timeout=60)
@@ -133,14 +134,12 @@ def hello(run_id: str, rank: int = 0, world_size: int = 1) -> pb.HelloRequest:
         started_at=time.time(),
         probe_version="0",
     )
-    return pb.HelloRequest(run=to_pb(started), protocol_version=PROTOCOL_VERSION)
+    return pb.HelloRequest(run=encode_payload(started), protocol_version=PROTOCOL_VERSION)
 
 
-def record_at(step: int, template: bytes) -> pb.Record:
-    """A template's report under another step: of a field that comes twice the last counts, messages
-    are merged."""
-    payload = template + pb.Payload(step_report=pb.StepReport(step=step)).SerializeToString()
-    return pb.Record(seq=step, payload=payload, payload_hash=payload_hash(payload))
+def record_at(step: int, template: StepReport) -> pb.Record:
+    """A template's report under another step."""
+    return wire_record(step, replace(template, step=step))
 
 
 Mode = Callable[[Pusher, float, Callable[[float, int], None]], None]
@@ -251,7 +250,7 @@ def many(counts: Sequence[int], database: str, period: float, seconds: float) ->
 class _Client:
     """One run's shipper: a connection of its own, a Watch stream, and a report now and then."""
 
-    def __init__(self, server: RunningServer, number: int, templates: Sequence[bytes]) -> None:
+    def __init__(self, server: RunningServer, number: int, templates: Sequence[StepReport]) -> None:
         options = (("grpc.use_local_subchannel_pool", 1),)
         self._channel = grpc.aio.insecure_channel(server.grpc_target, options=options)
         self._stub: Any = TelemetryStub(self._channel)
@@ -307,7 +306,7 @@ async def _many(one: Candidate, count: int, period: float, seconds: float) -> st
     (server,) = one.servers
     # What a probe really sends, with tokens, rollouts and what-if sums; later steps have outcomes
     # of a control.
-    templates = [encode_payload(report) for report in countdown_run().reports[:80]]
+    templates = countdown_run().reports[:80]
     empty = psutil.Process(server.pid).memory_info().rss
     clients = [_Client(server, number, templates) for number in range(count)]
     at_once = asyncio.Semaphore(CONNECTING_AT_ONCE)

@@ -19,7 +19,6 @@ from typing import Any
 import grpc
 import httpx
 
-from isentrope_wire.codec import encode_payload
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 from tests.benchmarks.ingest_databases import hello, record_at
@@ -85,9 +84,7 @@ class _Rank:
         self._rank = rank
         self._metadata = (("authorization", f"Bearer {token}"),)
         self._seq = 0
-        self._templates = [
-            encode_payload(report) for report in reports(0, _TEMPLATES, scalars, histograms)
-        ]
+        self._templates = list(reports(0, _TEMPLATES, scalars, histograms))
 
     async def hello(self) -> None:
         await self._stub.Hello(

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import grpc
 
-from isentrope_wire.codec import encode_payload, record_of, to_pb
+from isentrope_wire.codec import encode_payload, record_of
 from isentrope_wire.reports import PROTOCOL_VERSION, Payload, Record, RunFinished, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
@@ -36,7 +36,7 @@ class Sender:
         self.hello()
 
     def hello(self) -> int:
-        request = pb.HelloRequest(run=to_pb(self.run), protocol_version=PROTOCOL_VERSION)
+        request = pb.HelloRequest(run=encode_payload(self.run), protocol_version=PROTOCOL_VERSION)
         return self._stub.Hello(request, metadata=self._metadata, timeout=20).acked_through
 
     def report(self, step: int) -> None:
@@ -55,7 +55,10 @@ class Sender:
             run_id=self.run.run_id,
             incarnation=self.run.incarnation,
             rank=self.run.rank,
-            records=[to_pb(record) for record in records],
+            records=[
+                pb.Record(seq=item.seq, payload=item.payload, payload_hash=item.payload_hash)
+                for item in records
+            ],
         )
         return self._stub.Push(request, metadata=self._metadata, timeout=20)
 

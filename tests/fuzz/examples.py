@@ -1,16 +1,17 @@
-"""How many examples a test tries, and protobuf messages with any values their fields can hold."""
+"""How many examples a test tries, and payloads with any values their fields can hold."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+import msgspec
 import pytest
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-from isentrope_wire.v1 import telemetry_pb2 as pb
+from isentrope_wire.codec import SHAPES
+from isentrope_wire.reports import Gap, RunFinished, RunStarted, StepReport
 
 _HARMLESS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
@@ -60,83 +61,78 @@ _DOUBLES = st.one_of(
     ),
     st.floats(),
 )
-_NUMBERS: dict[int, st.SearchStrategy[Any]] = {
-    FieldDescriptor.TYPE_DOUBLE: _DOUBLES,
-    FieldDescriptor.TYPE_FLOAT: st.floats(width=32),
-    FieldDescriptor.TYPE_UINT64: st.one_of(
-        st.sampled_from([0, 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1]), st.integers(0, 50)
-    ),
-    FieldDescriptor.TYPE_UINT32: st.one_of(
-        st.sampled_from([0, 1, 2**31, 2**32 - 1]), st.integers(0, 50)
-    ),
-    FieldDescriptor.TYPE_INT64: st.integers(-(2**63), 2**63 - 1),
-    FieldDescriptor.TYPE_INT32: st.integers(-(2**31), 2**31 - 1),
-    FieldDescriptor.TYPE_SINT32: st.integers(-(2**31), 2**31 - 1),
-    FieldDescriptor.TYPE_SINT64: st.integers(-(2**63), 2**63 - 1),
-    FieldDescriptor.TYPE_BOOL: st.booleans(),
-    FieldDescriptor.TYPE_STRING: _TEXTS,
-    FieldDescriptor.TYPE_BYTES: st.binary(max_size=64),
-}
+_INTEGERS = st.one_of(
+    st.sampled_from([0, 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1]), st.integers(0, 50)
+)
+_WRONG = st.one_of(
+    st.none(), st.integers(-(2**63), 2**64 - 1), st.text(max_size=3), st.lists(st.none())
+)
 _FEW = 3
+_KINDS: tuple[type, ...] = (RunStarted, StepReport, RunFinished, Gap)
+
+
+def encoded(kind: type, document: object) -> bytes:
+    """A payload of this kind that holds any document."""
+    return bytes([1 + _KINDS.index(kind)]) + msgspec.msgpack.encode(document)
 
 
 @st.composite
-def hostile(draw: st.DrawFn, kind: type[Message]) -> Message:
-    """Any message of this kind; some fields are absent."""
-    message = kind()
-    _fill(draw, message, kind.DESCRIPTOR)
-    return message
-
-
-@st.composite
-def hostile_payloads(draw: st.DrawFn) -> bytes:
-    """What a record may carry: a payload of any values, or bytes that are none."""
+def hostile_payloads(draw: st.DrawFn, *kinds: type) -> bytes:
+    """What a record may carry: a payload of any values, fields that are absent or of another type,
+    or bytes that are none."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=200))
-    return draw(hostile(pb.Payload)).SerializeToString()
+    kind = draw(st.sampled_from(kinds or _KINDS))
+    is_broken = draw(st.integers(0, 5)) == 0
+    return encoded(kind, draw(_documents(kind, is_broken)))
 
 
-def _fill(draw: st.DrawFn, message: Any, descriptor: Descriptor) -> None:
-    chosen = {
-        oneof.name: draw(st.sampled_from([field.name for field in oneof.fields]))
-        for oneof in descriptor.oneofs
-    }
-    for field in descriptor.fields:
-        oneof = field.containing_oneof
-        absent = (
-            chosen[oneof.name] != field.name if oneof is not None else draw(st.integers(0, 3)) == 0
-        )
-        if not absent:
-            _fill_field(draw, message, field)
+@cache
+def _documents(kind: type, is_broken: bool) -> st.SearchStrategy[Any]:
+    return _values(msgspec.inspect.type_info(SHAPES[kind]), is_broken)
 
 
-def _fill_field(draw: st.DrawFn, message: Any, field: FieldDescriptor) -> None:
-    inner = field.message_type
-    if inner is not None and inner.GetOptions().map_entry:
-        entries = draw(
-            st.dictionaries(
-                _value(inner.fields_by_name["key"]),
-                _value(inner.fields_by_name["value"]),
-                max_size=_FEW,
-            )
-        )
-        getattr(message, field.name).update(entries)
-    elif field.label == FieldDescriptor.LABEL_REPEATED:
-        _repeat(draw, getattr(message, field.name), field)
-    elif inner is not None:
-        getattr(message, field.name).SetInParent()
-        _fill(draw, getattr(message, field.name), inner)
-    else:
-        setattr(message, field.name, draw(_value(field)))
+def _values(kind: msgspec.inspect.Type, is_broken: bool) -> st.SearchStrategy[Any]:
+    """Values of a type. Broken ones may lack fields that are required, or be of another type."""
+    values = _values_of(kind, is_broken)
+    return st.one_of(*[values] * 20, _WRONG) if is_broken else values
 
 
-def _repeat(draw: st.DrawFn, items: Any, field: FieldDescriptor) -> None:
-    if field.message_type is None:
-        items.extend(draw(st.lists(_value(field), max_size=_FEW)))
-        return
-    for _ in range(draw(st.integers(0, _FEW))):
-        _fill(draw, items.add(), field.message_type)
+def _values_of(kind: Any, is_broken: bool) -> st.SearchStrategy[Any]:
+    match kind:
+        case msgspec.inspect.UnionType():
+            return st.one_of(*(_values(inner, is_broken) for inner in kind.types))
+        case msgspec.inspect.EnumType():
+            return st.sampled_from([member.value for member in kind.cls])
+        case msgspec.inspect.IntType() if not is_broken:
+            least, beyond = kind.ge or 0, kind.lt or 2**64
+            return _INTEGERS.filter(lambda number: least <= number < beyond)
+        case msgspec.inspect.DictType():
+            keys, values = _values(kind.key_type, False), _values(kind.value_type, is_broken)
+            return st.dictionaries(keys, values, max_size=_FEW)
+        case msgspec.inspect.VarTupleType():
+            return st.lists(_values(kind.item_type, is_broken), max_size=_FEW)
+        case msgspec.inspect.StructType() | msgspec.inspect.DataclassType():
+            return _records(kind, is_broken)
+    return _PLAIN[type(kind)]
 
 
-def _value(field: FieldDescriptor) -> st.SearchStrategy[Any]:
-    return _NUMBERS[field.type]
+@st.composite
+def _records(draw: st.DrawFn, kind: Any, is_broken: bool) -> Any:
+    is_array = isinstance(kind, msgspec.inspect.StructType) and kind.array_like
+    record = {}
+    for field in kind.fields:
+        may_lack = not is_array and (is_broken or not field.required)
+        if not may_lack or draw(st.booleans()):
+            record[field.name] = draw(_values(field.type, is_broken))
+    return list(record.values()) if is_array else record
+
+
+_PLAIN: dict[type, st.SearchStrategy[Any]] = {
+    msgspec.inspect.NoneType: st.none(),
+    msgspec.inspect.BoolType: st.booleans(),
+    msgspec.inspect.IntType: _INTEGERS,
+    msgspec.inspect.FloatType: _DOUBLES,
+    msgspec.inspect.StrType: _TEXTS,
+    msgspec.inspect.BytesType: st.binary(max_size=12),
+}

@@ -6,18 +6,17 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Iterator
-from typing import Any
 
 import grpc
 import pytest
-from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isentrope_wire.codec import payload_hash
-from isentrope_wire.reports import PROTOCOL_VERSION, ScoreHistogram, StepReport
+from isentrope_wire.codec import decode_payload, payload_hash
+from isentrope_wire.errors import CodecError
+from isentrope_wire.reports import PROTOCOL_VERSION, Payload, RunStarted, ScoreHistogram, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
-from tests.fuzz.examples import few_and_many, hostile, hostile_payloads
+from tests.fuzz.examples import encoded, few_and_many, hostile_payloads
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 
@@ -104,11 +103,8 @@ def check_reports(fuzzed: ServerInThread, payloads: list[bytes]) -> None:
     assert reply.acked_through == len(records)
     again = rank.push(records)
     assert again.acked_through == len(records)
-    steps = {
-        message.step_report.step
-        for message in map(readable, payloads)
-        if message is not None and message.WhichOneof("body") == "step_report"
-    }
+    messages = map(readable, payloads)
+    steps = {message.step for message in messages if isinstance(message, StepReport)}
     for path in (*_READS, *(f"/steps/{step}" for step in steps if step < 2**63)):
         answer = fuzzed.http.get(f"{rank.path}{path}")
         assert answer.status_code < 500, (path, answer.text)
@@ -117,10 +113,10 @@ def check_reports(fuzzed: ServerInThread, payloads: list[bytes]) -> None:
     assert fuzzed.http.get("/api/v1/audit").status_code == 200
 
 
-def readable(payload: bytes) -> Any:
+def readable(payload: bytes) -> Payload | None:
     try:
-        return pb.Payload.FromString(payload)
-    except DecodeError:
+        return decode_payload(payload)
+    except CodecError:
         return None
 
 
@@ -137,9 +133,9 @@ def test_random_bytes_are_refused(sender: Sender, examples: settings) -> None:
 @few_and_many(40, 400)
 def test_any_hello_is_answered(sender: Sender, examples: settings) -> None:
     @examples
-    @given(request=hostile(pb.HelloRequest))
-    def check(request: pb.HelloRequest) -> None:
-        request.protocol_version = PROTOCOL_VERSION
+    @given(run=hostile_payloads(RunStarted), sent_at=st.floats())
+    def check(run: bytes, sent_at: float) -> None:
+        request = pb.HelloRequest(run=run, sent_at=sent_at, protocol_version=PROTOCOL_VERSION)
         assert sender.send("Hello", request.SerializeToString()) not in _OWN_MISTAKES
 
     check()
@@ -162,8 +158,20 @@ DEEP = '{"a":' + "[" * 900 + "]" * 900 + "}"
     "config", ['{"a":' * 5_000, DEEP, '{"a":' + "9" * 5_000 + "}", "[]", "1", "{"]
 )
 def test_unreadable_configuration_is_refused(sender: Sender, config: str) -> None:
-    started = pb.RunStarted(
-        run_id="deep", incarnation="i", world_size=1, started_at=1.0, config_json=config
+    started = encoded(
+        RunStarted,
+        {
+            "run_id": "deep",
+            "incarnation": "i",
+            "rank": 0,
+            "world_size": 1,
+            "name": "n",
+            "project": "p",
+            "started_at": 1.0,
+            "probe_version": "0",
+            "config": config,
+            "initial_control": None,
+        },
     )
     hello = pb.HelloRequest(protocol_version=PROTOCOL_VERSION, run=started)
     assert sender.send("Hello", hello.SerializeToString()) is grpc.StatusCode.INVALID_ARGUMENT

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -18,7 +19,6 @@ from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.errors import CheckpointError
 from isentrope_wire.hold_decision import hold_labels, undecided
 from isentrope_wire.reports import OutcomeState, StepReport
-from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.probe.ranks.gang import one_after_another, run_ranks
 from tests.probe.tiny_loop import (
     CLIP,
@@ -201,7 +201,8 @@ def test_another_run_goes_on_with_what_was_learnt_under_the_control_that_it_anno
 
 
 def bytes_of(**fields: Any) -> str:
-    return pb.ControlSnapshot(version=3, document_json=json.dumps(fields)).SerializeToString().hex()
+    snapshot = {"version": 3, "control": json.dumps(fields), "author": "a", "requested_at": 1.0}
+    return msgspec.msgpack.encode(snapshot).hex()
 
 
 @pytest.fixture(scope="module")

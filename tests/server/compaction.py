@@ -16,10 +16,9 @@ from isentrope_server.housekeeping import pack
 from isentrope_server.store import runs
 from isentrope_server.store.rows import RowSizes
 from isentrope_server.store.tables import records
-from isentrope_wire.codec import record_of, to_pb
 from isentrope_wire.reports import RunFinished, ScoreHistogram, StepReport
 from tests.server.in_thread import ServerInThread
-from tests.server.rank import Rank, step_report
+from tests.server.rank import Rank, step_report, wire_record
 
 NEVER = 1e9
 """Seconds: a server that does its housekeeping on request."""
@@ -79,9 +78,7 @@ def finished_run(server: ServerInThread, reports: int, *, name: str = "a run") -
 
 
 def _send_in_disorder(rank: Rank, reports: list[StepReport], rng: random.Random) -> None:
-    records = [
-        to_pb(record_of(rank.seq + 1 + index, report)) for index, report in enumerate(reports)
-    ]
+    records = [wire_record(rank.seq + 1 + index, report) for index, report in enumerate(reports)]
     rank.seq += len(reports)
     rng.shuffle(records)
     for record in records:

@@ -11,7 +11,7 @@ from sqlalchemy import update
 
 from isentrope_server.store.tables import runs
 from isentrope_wire import reports
-from isentrope_wire.codec import encode_payload, payload_hash, record_of, to_pb
+from isentrope_wire.codec import decode_control, encode_payload, payload_hash
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.server.in_thread import ServerInThread
 
@@ -64,16 +64,22 @@ class Rank:
 
     def hello(self) -> pb.HelloReply:
         request = pb.HelloRequest(
-            run=to_pb(self.started), protocol_version=reports.PROTOCOL_VERSION, sent_at=self.sent_at
+            run=encode_payload(self.started),
+            protocol_version=reports.PROTOCOL_VERSION,
+            sent_at=self.sent_at,
         )
         return self.stub.Hello(request, metadata=self.metadata, timeout=10)
+
+    def requested(self) -> reports.ControlSnapshot:
+        """The control that another Hello brings."""
+        return decode_control(self.hello().control)
 
     def send(self, *messages: reports.Payload) -> pb.PushReply:
         """Push messages under the next seqs."""
         records = []
         for message in messages:
             self.seq += 1
-            records.append(to_pb(record_of(self.seq, message)))
+            records.append(wire_record(self.seq, message))
         return self.push(records)
 
     def push(self, records: Sequence[pb.Record]) -> pb.PushReply:
@@ -118,11 +124,11 @@ class Watching:
     def __init__(self, call: object) -> None:
         self._call = call
 
-    def next_control(self) -> pb.ControlSnapshot:
+    def next_control(self) -> reports.ControlSnapshot:
         """The next snapshot; heartbeats are passed over."""
         for reply in self._call:  # type: ignore[attr-defined]
             if reply.WhichOneof("body") == "control":
-                return reply.control  # type: ignore[no-any-return]
+                return decode_control(reply.control)
         raise AssertionError("the stream ended")
 
     def next_kind(self) -> str:

@@ -12,7 +12,6 @@ from isentrope_server.store.reports import packing, series
 from isentrope_server.store.reports.packing import RowsOvertaken
 from isentrope_server.store.rows import RowSizes
 from isentrope_server.store.tables import records
-from isentrope_wire.codec import record_of, to_pb
 from isentrope_wire.reports import Gap, RunFinished
 from tests.server.compaction import (
     EVERYTHING,
@@ -24,7 +23,7 @@ from tests.server.compaction import (
 )
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
-from tests.server.rank import Rank, step_report
+from tests.server.rank import Rank, step_report, wire_record
 from tests.system.running_server import wait_for
 
 DATABASES = ("sqlite", "postgresql")
@@ -51,10 +50,10 @@ def test_a_late_repeat_of_a_packed_report_counts_as_accepted(still: ServerInThre
     pack_all(still)
     stored = reports_of_rows(still, rank, packed=True)
     assert stored == [40]
-    again = rank.push([to_pb(record_of(1 + index, report)) for index, report in enumerate(reports)])
+    again = rank.push([wire_record(1 + index, report) for index, report in enumerate(reports)])
     assert (again.acked_through, list(again.quarantined)) == (40, [])
     assert reports_of_rows(still, rank, packed=True) == stored
-    changed = rank.push([to_pb(record_of(3, step_report(2, {"x": 99.0})))])
+    changed = rank.push([wire_record(3, step_report(2, {"x": 99.0}))])
     assert [(q.seq, q.code) for q in changed.quarantined] == [(3, "key_conflict")]
     assert changed.acked_through == 40
     columns = still.http.get(f"{rank.path}/metrics/series?name=x").json()["series"]["x"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from isentrope_server.digests import renew_digests
 from isentrope_server.store.tables import audit as audit_table
 from isentrope_server.store.tables import controls
 from isentrope_server.store.tables import runs as runs_table
-from isentrope_wire import codec
+from isentrope_wire.codec import decode_control
 from isentrope_wire.control import Control, Method
 from isentrope_wire.methods import METHODS
 from isentrope_wire.reports import Alert, AlertLevel, ControlSnapshot, RunFinished
@@ -58,7 +57,7 @@ def delivered(server: ServerInThread, **known: Any) -> Rank:
     """A rank that knows version 1 of its run's control."""
     rank = Rank(server, **known)
     put(server, rank, 0)
-    assert rank.hello().control.version == 1
+    assert rank.requested().version == 1
     return rank
 
 
@@ -136,7 +135,7 @@ def test_a_push_is_delivered_applied_and_acknowledged_with_its_step(
         4,
     )
     snapshot = watching.next_control()
-    wanted = json.loads(snapshot.document_json)
+    wanted = snapshot.control.to_document()
     assert (snapshot.version, wanted["method"], wanted["mu_low"]) == (1, "clip_v", 1.0)
     assert wanted["reason"] == "entropy falls"
     assert snapshot.expires_at == pytest.approx(time.time() + 600, abs=5)
@@ -237,7 +236,7 @@ def test_parameters_travel_to_the_probe_and_stand_in_the_history(server: ServerI
     }
     answer = put(server, rank, 0, wanted)
     assert (answer.status_code, answer.json()["parameters"]) == (202, {"ratio": 0.001, "seed": 7})
-    sent = codec.from_pb(ControlSnapshot, rank.hello().control)
+    sent = rank.requested()
     assert sent.control == Control(method="clip_cov", parameters={"ratio": 0.001, "seed": 7})
     assert sent.expires_at == pytest.approx(time.time() + 60, abs=5)
     assert state(server, rank, 1)["parameters"] == {"ratio": 0.001, "seed": 7}
@@ -263,7 +262,7 @@ def test_unfetched_version_is_superseded_by_the_next(server: ServerInThread, ran
         "SUPERSEDED",
         "never_delivered",
     )
-    assert rank.hello().control.version == 2
+    assert rank.requested().version == 2
 
 
 def test_a_delivered_version_may_still_say_it_was_applied(server: ServerInThread) -> None:
@@ -428,7 +427,7 @@ def test_a_guessed_expiry_yields_to_the_probes_word(make_server: MakeServer) -> 
     server = make_server(sweep_interval_seconds=0.05, control_answer_grace_seconds=0.1)
     rank = Rank(server)
     put(server, rank, 0)
-    assert rank.hello().control.version == 1
+    assert rank.requested().version == 1
     let_expire(server, rank)
     assert state(server, rank, 1)["code"] == "unanswered"
     rank.answer(3, 1, "APPLIED", active=1)
@@ -451,8 +450,8 @@ def test_resumed_run_gets_the_active_control(server: ServerInThread) -> None:
     first = delivered(server, started_at=1000.0)
     first.answer(3, 1, "APPLIED", active=1)
     second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2000.0)
-    assert second.welcome.control.version == 1
-    assert not second.welcome.control.HasField("expires_at")
+    welcome = decode_control(second.welcome.control)
+    assert (welcome.version, welcome.expires_at) == (1, None)
     second.answer(3, 1, "APPLIED", active=1)
     assert state(server, first, 1)["state"] == "APPLIED"
 

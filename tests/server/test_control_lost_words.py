@@ -36,7 +36,7 @@ def test_a_number_an_outcome_named_is_not_given_out_again(
 ) -> None:
     rank.answer(7, 6, "REJECTED", code="capability_missing")
     assert put(server, rank, 0).json()["version"] == 7
-    assert rank.hello().control.version == 7
+    assert rank.requested().version == 7
 
 
 def test_refused_version_is_not_the_active_one(server: ServerInThread, rank: Rank) -> None:

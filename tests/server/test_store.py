@@ -50,7 +50,7 @@ def ids(database: Database) -> set[str]:
 def test_changed_tables_have_a_new_version(database: Database) -> None:
     with database.writing_engine.begin() as connection:
         upgrade(connection)
-        assert version_of(connection) == newest_version() == "0003"
+        assert version_of(connection) == newest_version() == "0004"
     statements = [str(CreateTable(table)) for table in metadata.sorted_tables]
     digest = hashlib.blake2b("".join(statements).encode(), digest_size=8).hexdigest()
     assert digest == "2c6214b3ddbf9d4a", (
@@ -58,7 +58,7 @@ def test_changed_tables_have_a_new_version(database: Database) -> None:
     )
 
 
-@pytest.mark.parametrize("version", ["0002", "9999"])
+@pytest.mark.parametrize("version", ["0003", "9999"])
 def test_database_of_another_version_is_refused(
     database: Database, tmp_path: Path, version: str
 ) -> None:
@@ -72,9 +72,9 @@ def test_database_of_another_version_is_refused(
         async with open_backend(Settings(home=tmp_path / "home", database_url=url, token=None)):
             raise AssertionError("it started")
 
+    revisions = rf"\({version}, this one has {newest_version()}\)"
     with pytest.raises(
-        StartupError,
-        match=rf"another version of Isentrope \({version}, this one has 0003\). Export its runs",
+        StartupError, match=f"another version of Isentrope {revisions}. Export its runs"
     ):
         asyncio.run(start())
 

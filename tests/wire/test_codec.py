@@ -1,9 +1,10 @@
-"""Messages between dataclasses and protobuf bytes: nothing changes on the way, and what cannot be
+"""Messages between dataclasses and bytes: nothing changes on the way, and what cannot be
 read is refused."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from dataclasses import fields, replace
 from enum import StrEnum
 from typing import Any, get_args, get_origin, get_type_hints
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ from isentrope_wire.control import Control, Hold, HoldSide, Scope
 from isentrope_wire.errors import CodecError
 from isentrope_wire.reports import PROTOCOL_VERSION, Payload, Rollout, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
-from isentrope_wire.what_if import CELLS, EDGE_SET, BinSums
+from isentrope_wire.what_if import CELLS, EDGE_SET, BinSums, WhatIfSums
 
 text = st.text(max_size=8)
 controls = st.builds(
@@ -102,59 +104,80 @@ def test_nan_is_data_and_absence_stays() -> None:
     assert "b" not in report.scalars
 
 
-NUMBERS: dict[str, Any] = dict.fromkeys(
-    ("logprobs", "vocab_centered_scores", "contributions"), pb.RoundedNumbers(parts=[1])
-)
+def what_if(*bins: Any, edge_set: int = EDGE_SET) -> dict[str, Any]:
+    return {"what_if": [edge_set, 1, 0.0, {"clip_b": bins or [[], [], b""]}]}
 
 
-def what_if(**bins: Any) -> dict[str, Any]:
-    return {"what_if": pb.WhatIfSums(edge_set=EDGE_SET, by_method=[pb.BinSums(**bins)])}
+def alert(**fields: object) -> dict[str, Any]:
+    return {
+        "alerts": [
+            {"kind": "collapse", "level": "act", "message": "m", "suggestion": None, **fields}
+        ]
+    }
 
 
-REPORTS: list[tuple[dict[str, Any], str]] = [
-    ({"outcomes": [pb.ControlOutcome(state="MAYBE")]}, "'MAYBE'"),
-    ({"alerts": [pb.Alert(kind="collapse", level="panic")]}, "AlertLevel"),
-    (
-        {
-            "alerts": [
-                pb.Alert(kind="collapse", level="act", suggestion_json='{"method": "clip_x"}')
+def rollout(texts: list[str], states: bytes, parts: bytes = b"\1\0") -> dict[str, Any]:
+    columns = [[1.0, parts]] * 3
+    return {
+        "rollouts": [
+            [
+                *(0, 0, 0, False, False, 0.0, None, 0.0, texts, *columns, states),
+                *(None, {}, None, None),
             ]
-        },
-        "clip_x",
-    ),
-    ({"alerts": [pb.Alert(kind="collapse", level="act", suggestion_json="{")]}, "suggestion_json"),
-    ({"rollouts": pb.Rollouts(rollouts=[pb.Rollout(texts=["a"])])}, "rollout"),
-    ({"rollouts": pb.Rollouts(rollouts=[pb.Rollout(states=[2])])}, "rollout"),
-    (
-        {"rollouts": pb.Rollouts(rollouts=[pb.Rollout(texts=["a"], states=[3], **NUMBERS)])},
-        "rollout",
-    ),
-    ({"what_if": pb.WhatIfSums(edge_set=EDGE_SET + 1)}, str(EDGE_SET + 1)),
-    (what_if(cell_steps=[1, 0], counts=[1, 1]), r"2\D+2\D+0"),
-    (what_if(cell_steps=[CELLS + 1], counts=[1], change_sums=[0]), str(CELLS)),
+        ]
+    }
+
+
+def payload_of(kind: int = 2, **fields: object) -> bytes:
+    """A report's payload; one that is fit to be read has these fields."""
+    return bytes([kind]) + msgspec.msgpack.encode({"step": 1, "recorded_at": 1.0} | fields)
+
+
+STATES = b"\2"
+FLOAT = bytes(4)
+REPORTS: list[tuple[dict[str, Any], str]] = [
+    ({"step": -1}, "step"),
+    ({"step": "1"}, "step"),
+    ({"scalars": {"a": "b"}}, "scalars"),
+    ({"outcomes": [{"version": 1, "state": "MAYBE", "at": 1.0}]}, "MAYBE"),
+    (alert(level="panic"), "panic"),
+    (alert(suggestion='{"method": "clip_x"}'), "clip_x"),
+    (alert(suggestion="{"), "JSON"),
+    ({"tokens": [[0, -1]]}, "tokens"),
+    (rollout(["a"], b""), "rollout"),
+    (rollout([], STATES), "rollout"),
+    (rollout(["a"], b"\3"), "rollout"),
+    (rollout(["a"], STATES, b"\1\0\1\0"), "numbers"),
+    (rollout(["a"], STATES, b"\1"), "multiple"),
+    (what_if(edge_set=EDGE_SET + 1), str(EDGE_SET + 1)),
+    (what_if([1, 1], [1, 1], FLOAT), r"2\D+2\D+1"),
+    (what_if([0], [1], FLOAT), "what_if"),
+    (what_if([CELLS + 1], [1], FLOAT), str(CELLS)),
 ]
 
 
 @pytest.mark.parametrize(
     ("payload", "named"),
     [
-        (b"\xff\xff\xff", "3"),
-        (b"", None),
-        (
-            pb.Payload(run_started=pb.RunStarted(config_json="[1]")).SerializeToString(),
-            "config_json",
-        ),
-        *(
-            (pb.Payload(step_report=pb.StepReport(**given)).SerializeToString(), named)
-            for given, named in REPORTS
-        ),
+        (b"", f"version {PROTOCOL_VERSION}"),
+        (b"\n\x03abc", "version that wrote it"),
+        (b"\2", "truncated"),
+        (b"\2\x81\xa3new" + b"\x91" * 100_000, "recursion"),
+        (b"\4\xdf\xff\xff\xff\xff", "truncated"),
+        (payload_of(kind=1), "required"),
+        *((payload_of(**fields), named) for fields, named in REPORTS),
     ],
 )
-def test_undecodable_payload_is_refused(payload: bytes, named: str | None) -> None:
+def test_undecodable_payload_is_refused(payload: bytes, named: str) -> None:
     with pytest.raises(CodecError, match=named):
         codec.decode_payload(payload)
 
 
+def test_a_field_that_is_not_known_is_ignored() -> None:
+    assert codec.decode_payload(payload_of(newer={"a": [1]})) == StepReport(step=1, recorded_at=1.0)
+
+
+TINY = 1e-300
 numbers = st.floats(-1e30, 1e30)
 
 
@@ -190,8 +213,7 @@ def test_a_rollouts_numbers_are_rounded_to_a_small_part_of_the_largest(rollout: 
     for name in columns:
         sent, received = getattr(rollout, name), getattr(found, name)
         largest = max((abs(number) for number in sent if number is not None), default=0.0)
-        tiny = 1e-37  # a float32 of the wire rounds what is smaller
-        expected = [n if n is None else pytest.approx(n, abs=largest / 8191 + tiny) for n in sent]
+        expected = [n if n is None else pytest.approx(n, abs=largest / 8191 + TINY) for n in sent]
         assert list(received) == expected
     if not math.isnan(rollout.advantage):
         without: dict[str, Any] = dict.fromkeys(columns, ())
@@ -200,34 +222,52 @@ def test_a_rollouts_numbers_are_rounded_to_a_small_part_of_the_largest(rollout: 
     assert codec.encode_rollouts(codec.decode_rollouts(again)) == again
 
 
+ROLLOUT = Rollout(
+    rank=0,
+    sequence=None,
+    first_position=0,
+    cut_before=False,
+    cut_after=False,
+    advantage=0.0,
+    reward=None,
+    absolute_contribution=math.inf,
+    texts=("a", "b", "c"),
+    logprobs=(-1.0, -math.inf, math.nan),
+    vocab_centered_scores=(0.0, 0.0, 0.0),
+    contributions=(1e300, 1.0, 0.0),
+    kept=(True, True, True),
+)
+
+
 def test_a_number_of_a_rollout_that_is_not_finite_is_0() -> None:
-    rollout = Rollout(
-        rank=0,
-        sequence=None,
-        first_position=0,
-        cut_before=False,
-        cut_after=False,
-        advantage=0.0,
-        reward=None,
-        absolute_contribution=math.inf,
-        texts=("a", "b", "c"),
-        logprobs=(-1.0, -math.inf, math.nan),
-        vocab_centered_scores=(0.0, 0.0, 0.0),
-        contributions=(1e300, 1.0, 0.0),
-        kept=(True, True, True),
-    )
-    (found,) = codec.decode_rollouts(codec.encode_rollouts([rollout]))
+    (found,) = codec.decode_rollouts(codec.encode_rollouts([ROLLOUT]))
     assert (found.logprobs, found.vocab_centered_scores) == ((-1.0, 0.0, 0.0), (0.0, 0.0, 0.0))
-    assert list(found.contributions) == [pytest.approx(3e38), 0.0, 0.0]
+    assert list(found.contributions) == [pytest.approx(1e300), 0.0, 0.0]
+
+
+SUMS = WhatIfSums(
+    tokens=3, change_sum=0.5, by_method={"clip_b": BinSums((2, 9), (1, 2), (0.1, 0.4))}
+)
 
 
 def test_another_protocol_has_another_number() -> None:
     """Both sides compare numbers: under one number, messages must mean the same."""
-    digest = hashlib.sha256(pb.DESCRIPTOR.serialized_pb).hexdigest()[:16]
-    assert (PROTOCOL_VERSION, digest) == (
-        7,
-        "545f1166da27e812",
-    ), "telemetry.proto changed: raise PROTOCOL_VERSION"
+    _, shapes = msgspec.json.schema_components(codec.SHAPES.values())
+    described = json.dumps(without_words(shapes), sort_keys=True).encode()
+    packed = codec.encode_rollouts([ROLLOUT]) + codec.encode_what_if(SUMS)
+    digest = hashlib.sha256(pb.DESCRIPTOR.serialized_pb + described + packed).hexdigest()[:16]
+    assert (PROTOCOL_VERSION, digest) == (8, "7cb6c09b64ebee0b"), (
+        "a message changed: raise PROTOCOL_VERSION"
+    )
+
+
+def without_words(schema: Any) -> Any:
+    """A JSON schema without its descriptions."""
+    if isinstance(schema, dict):
+        return {
+            name: without_words(inner) for name, inner in schema.items() if name != "description"
+        }
+    return [*map(without_words, schema)] if isinstance(schema, list) else schema
 
 
 def test_wire_imports_neither_torch_nor_grpc() -> None:

@@ -15,7 +15,7 @@ import grpc
 from isentrope.client.credentials import advice_on, bearer_of, pem
 from isentrope.client.proxies import is_exempt
 from isentrope_wire import environment
-from isentrope_wire.codec import received_control, to_pb
+from isentrope_wire.codec import decode_control, encode_payload
 from isentrope_wire.errors import ConfigurationError, IsentropeError
 from isentrope_wire.reports import (
     PROTOCOL_VERSION,
@@ -121,7 +121,10 @@ class TelemetryConnection:
         ServerAway: no answer; ServerRefuses: it refuses the run or the token."""
         asked_at = time.time()
         request = pb.HelloRequest(
-            run=to_pb(self._run), protocol_version=PROTOCOL_VERSION, sent_at=asked_at
+            run=encode_payload(self._run),
+            probe_version=self._run.probe_version,
+            protocol_version=PROTOCOL_VERSION,
+            sent_at=asked_at,
         )
         try:
             reply = self._stub.Hello(
@@ -133,7 +136,7 @@ class TelemetryConnection:
         if not reply.HasField("control"):
             return reply.acked_through, None
         expires_at = asked_at + reply.expires_in if reply.HasField("expires_in") else None
-        return reply.acked_through, replace(received_control(reply.control), expires_at=expires_at)
+        return reply.acked_through, replace(decode_control(reply.control), expires_at=expires_at)
 
     def push(self, records: Sequence[Record]) -> tuple[int, list[Quarantined]]:
         """Deliver records, in order and without a gap: the number of the last record the server has
@@ -143,7 +146,10 @@ class TelemetryConnection:
             run_id=self._run.run_id,
             incarnation=self._run.incarnation,
             rank=self._run.rank,
-            records=[to_pb(record) for record in records],
+            records=[
+                pb.Record(seq=item.seq, payload=item.payload, payload_hash=item.payload_hash)
+                for item in records
+            ],
             sent_at=time.time(),
         )
         try:

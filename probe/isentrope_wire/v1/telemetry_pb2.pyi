@@ -5,7 +5,7 @@ The messages between a probe and a server.
 
 A probe never calls this service itself: it writes records to a spool on disk, and the shipper (a side process)
 carries them. A record's payload is therefore opaque bytes here, hashed once when it is written and stored under
-(run_id, incarnation, rank, seq). All times are seconds since the Unix epoch, all entropies are in nats.
+(run_id, incarnation, rank, seq). Payloads and controls are as `isentrope_wire/codec.py` writes them. All times are seconds since the Unix epoch, all entropies are in nats.
 """
 
 import builtins
@@ -27,25 +27,28 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 class HelloRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    RUN_FIELD_NUMBER: builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
     SENT_AT_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
+    PROBE_VERSION_FIELD_NUMBER: builtins.int
     protocol_version: builtins.int
     sent_at: builtins.float
-    """Seconds since the Unix epoch by the sender's clock, which may be wrong: with run.started_at it says how long ago the
-    incarnation began. 0: not known.
+    """Seconds since the Unix epoch by the sender's clock, which may be wrong: with started_at of the run it says how long
+    ago the incarnation began. 0: not known.
     """
-    @property
-    def run(self) -> Global___RunStarted: ...
+    run: builtins.bytes
+    """a payload: RunStarted"""
+    probe_version: builtins.str
+    """of isentrope, for the answer to another protocol version"""
     def __init__(
         self,
         *,
-        run: Global___RunStarted | None = ...,
         protocol_version: builtins.int = ...,
         sent_at: builtins.float = ...,
+        run: builtins.bytes = ...,
+        probe_version: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["protocol_version", b"protocol_version", "run", b"run", "sent_at", b"sent_at"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["probe_version", b"probe_version", "protocol_version", b"protocol_version", "run", b"run", "sent_at", b"sent_at"]) -> None: ...
 
 Global___HelloRequest: typing_extensions.TypeAlias = HelloRequest
 
@@ -54,24 +57,23 @@ class HelloReply(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ACKED_THROUGH_FIELD_NUMBER: builtins.int
-    CONTROL_FIELD_NUMBER: builtins.int
     EXPIRES_IN_FIELD_NUMBER: builtins.int
     NOTE_FIELD_NUMBER: builtins.int
+    CONTROL_FIELD_NUMBER: builtins.int
     acked_through: builtins.int
     """Every record with seq <= acked_through of this (run, incarnation, rank) is stored. 0: none yet."""
     expires_in: builtins.float
     """Seconds until the control expires, when this was sent: the clocks of the two machines need not agree."""
     note: builtins.str
     """What the training's log should say of the run, as where its id was used before."""
-    @property
-    def control(self) -> Global___ControlSnapshot: ...
+    control: builtins.bytes
     def __init__(
         self,
         *,
         acked_through: builtins.int = ...,
-        control: Global___ControlSnapshot | None = ...,
         expires_in: builtins.float | None = ...,
         note: builtins.str = ...,
+        control: builtins.bytes | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_control", b"_control", "_expires_in", b"_expires_in", "control", b"control", "expires_in", b"expires_in"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["_control", b"_control", "_expires_in", b"_expires_in", "acked_through", b"acked_through", "control", b"control", "expires_in", b"expires_in", "note", b"note"]) -> None: ...
@@ -123,7 +125,6 @@ class Record(google.protobuf.message.Message):
     payload_hash: builtins.bytes
     """BLAKE2b-128 of payload"""
     payload: builtins.bytes
-    """a serialised Payload"""
     def __init__(
         self,
         *,
@@ -202,21 +203,20 @@ Global___WatchRequest: typing_extensions.TypeAlias = WatchRequest
 class WatchReply(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    CONTROL_FIELD_NUMBER: builtins.int
     HEARTBEAT_FIELD_NUMBER: builtins.int
-    @property
-    def control(self) -> Global___ControlSnapshot: ...
+    CONTROL_FIELD_NUMBER: builtins.int
+    control: builtins.bytes
     @property
     def heartbeat(self) -> Global___Heartbeat: ...
     def __init__(
         self,
         *,
-        control: Global___ControlSnapshot | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
+        control: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["body", b"body", "control", b"control", "heartbeat", b"heartbeat"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["body", b"body", "control", b"control", "heartbeat", b"heartbeat"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["control", "heartbeat"] | None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["heartbeat", "control"] | None: ...
 
 Global___WatchReply: typing_extensions.TypeAlias = WatchReply
 
@@ -229,757 +229,3 @@ class Heartbeat(google.protobuf.message.Message):
     ) -> None: ...
 
 Global___Heartbeat: typing_extensions.TypeAlias = Heartbeat
-
-@typing.final
-class Payload(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    RUN_STARTED_FIELD_NUMBER: builtins.int
-    STEP_REPORT_FIELD_NUMBER: builtins.int
-    RUN_FINISHED_FIELD_NUMBER: builtins.int
-    GAP_FIELD_NUMBER: builtins.int
-    @property
-    def run_started(self) -> Global___RunStarted: ...
-    @property
-    def step_report(self) -> Global___StepReport: ...
-    @property
-    def run_finished(self) -> Global___RunFinished: ...
-    @property
-    def gap(self) -> Global___Gap: ...
-    def __init__(
-        self,
-        *,
-        run_started: Global___RunStarted | None = ...,
-        step_report: Global___StepReport | None = ...,
-        run_finished: Global___RunFinished | None = ...,
-        gap: Global___Gap | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["body", b"body", "gap", b"gap", "run_finished", b"run_finished", "run_started", b"run_started", "step_report", b"step_report"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["body", b"body", "gap", b"gap", "run_finished", b"run_finished", "run_started", b"run_started", "step_report", b"step_report"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["run_started", "step_report", "run_finished", "gap"] | None: ...
-
-Global___Payload: typing_extensions.TypeAlias = Payload
-
-@typing.final
-class RunStarted(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    RUN_ID_FIELD_NUMBER: builtins.int
-    INCARNATION_FIELD_NUMBER: builtins.int
-    RANK_FIELD_NUMBER: builtins.int
-    WORLD_SIZE_FIELD_NUMBER: builtins.int
-    NAME_FIELD_NUMBER: builtins.int
-    PROJECT_FIELD_NUMBER: builtins.int
-    CONFIG_JSON_FIELD_NUMBER: builtins.int
-    TAGS_FIELD_NUMBER: builtins.int
-    STARTED_AT_FIELD_NUMBER: builtins.int
-    PROBE_VERSION_FIELD_NUMBER: builtins.int
-    CAPABILITIES_FIELD_NUMBER: builtins.int
-    PLANNED_STEPS_FIELD_NUMBER: builtins.int
-    INITIAL_CONTROL_FIELD_NUMBER: builtins.int
-    run_id: builtins.str
-    incarnation: builtins.str
-    """one attempt of the run; a resume is a new one"""
-    rank: builtins.int
-    world_size: builtins.int
-    name: builtins.str
-    project: builtins.str
-    config_json: builtins.str
-    """a JSON object"""
-    started_at: builtins.float
-    probe_version: builtins.str
-    planned_steps: builtins.int
-    @property
-    def tags(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
-    @property
-    def capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """"method:clip_v" ...: what this probe can apply"""
-
-    @property
-    def initial_control(self) -> Global___ControlSnapshot:
-        """the control the run starts with (version 0)"""
-
-    def __init__(
-        self,
-        *,
-        run_id: builtins.str = ...,
-        incarnation: builtins.str = ...,
-        rank: builtins.int = ...,
-        world_size: builtins.int = ...,
-        name: builtins.str = ...,
-        project: builtins.str = ...,
-        config_json: builtins.str = ...,
-        tags: collections.abc.Iterable[builtins.str] | None = ...,
-        started_at: builtins.float = ...,
-        probe_version: builtins.str = ...,
-        capabilities: collections.abc.Iterable[builtins.str] | None = ...,
-        planned_steps: builtins.int | None = ...,
-        initial_control: Global___ControlSnapshot | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_initial_control", b"_initial_control", "_planned_steps", b"_planned_steps", "initial_control", b"initial_control", "planned_steps", b"planned_steps"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_initial_control", b"_initial_control", "_planned_steps", b"_planned_steps", "capabilities", b"capabilities", "config_json", b"config_json", "incarnation", b"incarnation", "initial_control", b"initial_control", "name", b"name", "planned_steps", b"planned_steps", "probe_version", b"probe_version", "project", b"project", "rank", b"rank", "run_id", b"run_id", "started_at", b"started_at", "tags", b"tags", "world_size", b"world_size"]) -> None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_initial_control", b"_initial_control"]) -> typing.Literal["initial_control"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_planned_steps", b"_planned_steps"]) -> typing.Literal["planned_steps"] | None: ...
-
-Global___RunStarted: typing_extensions.TypeAlias = RunStarted
-
-@typing.final
-class StepReport(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    @typing.final
-    class ScalarsEntry(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: builtins.int
-        VALUE_FIELD_NUMBER: builtins.int
-        key: builtins.str
-        value: builtins.float
-        def __init__(
-            self,
-            *,
-            key: builtins.str = ...,
-            value: builtins.float = ...,
-        ) -> None: ...
-        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
-
-    @typing.final
-    class LabelsEntry(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: builtins.int
-        VALUE_FIELD_NUMBER: builtins.int
-        key: builtins.str
-        value: builtins.str
-        def __init__(
-            self,
-            *,
-            key: builtins.str = ...,
-            value: builtins.str = ...,
-        ) -> None: ...
-        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
-
-    STEP_FIELD_NUMBER: builtins.int
-    RECORDED_AT_FIELD_NUMBER: builtins.int
-    SCALARS_FIELD_NUMBER: builtins.int
-    HISTOGRAMS_FIELD_NUMBER: builtins.int
-    CONTROL_VERSION_FIELD_NUMBER: builtins.int
-    OUTCOMES_FIELD_NUMBER: builtins.int
-    LABELS_FIELD_NUMBER: builtins.int
-    WHAT_IF_FIELD_NUMBER: builtins.int
-    TOKENS_FIELD_NUMBER: builtins.int
-    ALERTS_FIELD_NUMBER: builtins.int
-    ROLLOUTS_FIELD_NUMBER: builtins.int
-    step: builtins.int
-    recorded_at: builtins.float
-    control_version: builtins.int
-    """active during this step; 0: the one the run started with"""
-    @property
-    def scalars(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
-        """absent when not measured; NaN and Inf are data"""
-
-    @property
-    def histograms(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ScoreHistogram]: ...
-    @property
-    def outcomes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ControlOutcome]: ...
-    @property
-    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
-    @property
-    def what_if(self) -> Global___WhatIfSums:
-        """what other thresholds would have done to this step"""
-
-    @property
-    def tokens(self) -> Global___DrivingTokens: ...
-    @property
-    def alerts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Alert]: ...
-    @property
-    def rollouts(self) -> Global___Rollouts: ...
-    def __init__(
-        self,
-        *,
-        step: builtins.int = ...,
-        recorded_at: builtins.float = ...,
-        scalars: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
-        histograms: collections.abc.Iterable[Global___ScoreHistogram] | None = ...,
-        control_version: builtins.int = ...,
-        outcomes: collections.abc.Iterable[Global___ControlOutcome] | None = ...,
-        labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
-        what_if: Global___WhatIfSums | None = ...,
-        tokens: Global___DrivingTokens | None = ...,
-        alerts: collections.abc.Iterable[Global___Alert] | None = ...,
-        rollouts: Global___Rollouts | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_rollouts", b"_rollouts", "_tokens", b"_tokens", "_what_if", b"_what_if", "rollouts", b"rollouts", "tokens", b"tokens", "what_if", b"what_if"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_rollouts", b"_rollouts", "_tokens", b"_tokens", "_what_if", b"_what_if", "alerts", b"alerts", "control_version", b"control_version", "histograms", b"histograms", "labels", b"labels", "outcomes", b"outcomes", "recorded_at", b"recorded_at", "rollouts", b"rollouts", "scalars", b"scalars", "step", b"step", "tokens", b"tokens", "what_if", b"what_if"]) -> None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_rollouts", b"_rollouts"]) -> typing.Literal["rollouts"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_tokens", b"_tokens"]) -> typing.Literal["tokens"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_what_if", b"_what_if"]) -> typing.Literal["what_if"] | None: ...
-
-Global___StepReport: typing_extensions.TypeAlias = StepReport
-
-@typing.final
-class Alert(google.protobuf.message.Message):
-    """Something a person should know, in the report of the step at which it was found."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    @typing.final
-    class EvidenceEntry(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: builtins.int
-        VALUE_FIELD_NUMBER: builtins.int
-        key: builtins.str
-        value: builtins.float
-        def __init__(
-            self,
-            *,
-            key: builtins.str = ...,
-            value: builtins.float = ...,
-        ) -> None: ...
-        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
-
-    @typing.final
-    class WordsEntry(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: builtins.int
-        VALUE_FIELD_NUMBER: builtins.int
-        key: builtins.str
-        value: builtins.str
-        def __init__(
-            self,
-            *,
-            key: builtins.str = ...,
-            value: builtins.str = ...,
-        ) -> None: ...
-        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
-
-    KIND_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    EVIDENCE_FIELD_NUMBER: builtins.int
-    LEVEL_FIELD_NUMBER: builtins.int
-    CAUSE_FIELD_NUMBER: builtins.int
-    SUGGESTION_JSON_FIELD_NUMBER: builtins.int
-    WORDS_FIELD_NUMBER: builtins.int
-    kind: builtins.str
-    message: builtins.str
-    level: builtins.str
-    """watch or act"""
-    suggestion_json: builtins.str
-    """a control document"""
-    @property
-    def evidence(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]: ...
-    @property
-    def cause(self) -> Global___AlertCause: ...
-    @property
-    def words(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """evidence that is no number: cause"""
-
-    def __init__(
-        self,
-        *,
-        kind: builtins.str = ...,
-        message: builtins.str = ...,
-        evidence: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
-        level: builtins.str = ...,
-        cause: Global___AlertCause | None = ...,
-        suggestion_json: builtins.str | None = ...,
-        words: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_cause", b"_cause", "_suggestion_json", b"_suggestion_json", "cause", b"cause", "suggestion_json", b"suggestion_json"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_cause", b"_cause", "_suggestion_json", b"_suggestion_json", "cause", b"cause", "evidence", b"evidence", "kind", b"kind", "level", b"level", "message", b"message", "suggestion_json", b"suggestion_json", "words", b"words"]) -> None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_cause", b"_cause"]) -> typing.Literal["cause"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_suggestion_json", b"_suggestion_json"]) -> typing.Literal["suggestion_json"] | None: ...
-
-Global___Alert: typing_extensions.TypeAlias = Alert
-
-@typing.final
-class AlertCause(google.protobuf.message.Message):
-    """Which part of the unit prediction changes the entropy most."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    @typing.final
-    class ChangesEntry(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: builtins.int
-        VALUE_FIELD_NUMBER: builtins.int
-        key: builtins.str
-        value: builtins.float
-        def __init__(
-            self,
-            *,
-            key: builtins.str = ...,
-            value: builtins.float = ...,
-        ) -> None: ...
-        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
-
-    QUADRANT_FIELD_NUMBER: builtins.int
-    MECHANISM_FIELD_NUMBER: builtins.int
-    CHANGES_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    quadrant: builtins.str
-    """a metric: change/positive_high ..."""
-    mechanism: builtins.str
-    """a metric: change/by_kl_penalty ..."""
-    message: builtins.str
-    @property
-    def changes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
-        """by metric, nats per unit gain"""
-
-    def __init__(
-        self,
-        *,
-        quadrant: builtins.str = ...,
-        mechanism: builtins.str | None = ...,
-        changes: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
-        message: builtins.str = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_mechanism", b"_mechanism", "mechanism", b"mechanism"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_mechanism", b"_mechanism", "changes", b"changes", "mechanism", b"mechanism", "message", b"message", "quadrant", b"quadrant"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_mechanism", b"_mechanism"]) -> typing.Literal["mechanism"] | None: ...
-
-Global___AlertCause: typing_extensions.TypeAlias = AlertCause
-
-@typing.final
-class DrivingTokens(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    TOKENS_FIELD_NUMBER: builtins.int
-    @property
-    def tokens(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___DrivingToken]:
-        """largest first"""
-
-    def __init__(
-        self,
-        *,
-        tokens: collections.abc.Iterable[Global___DrivingToken] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["tokens", b"tokens"]) -> None: ...
-
-Global___DrivingTokens: typing_extensions.TypeAlias = DrivingTokens
-
-@typing.final
-class DrivingToken(google.protobuf.message.Message):
-    """One of the top contributing tokens of a step."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    RANK_FIELD_NUMBER: builtins.int
-    SEQUENCE_FIELD_NUMBER: builtins.int
-    POSITION_FIELD_NUMBER: builtins.int
-    TOKEN_ID_FIELD_NUMBER: builtins.int
-    TEXT_FIELD_NUMBER: builtins.int
-    LOGPROB_FIELD_NUMBER: builtins.int
-    ENTROPY_FIELD_NUMBER: builtins.int
-    VOCAB_CENTERED_SCORE_FIELD_NUMBER: builtins.int
-    ADVANTAGE_FIELD_NUMBER: builtins.int
-    CONTRIBUTION_FIELD_NUMBER: builtins.int
-    KEPT_FIELD_NUMBER: builtins.int
-    rank: builtins.int
-    sequence: builtins.int
-    position: builtins.int
-    token_id: builtins.int
-    text: builtins.str
-    """anything may stand there"""
-    logprob: builtins.float
-    entropy: builtins.float
-    vocab_centered_score: builtins.float
-    advantage: builtins.float
-    contribution: builtins.float
-    """-r A S_c, nats per unit gain"""
-    kept: builtins.bool
-    def __init__(
-        self,
-        *,
-        rank: builtins.int = ...,
-        sequence: builtins.int | None = ...,
-        position: builtins.int = ...,
-        token_id: builtins.int | None = ...,
-        text: builtins.str | None = ...,
-        logprob: builtins.float = ...,
-        entropy: builtins.float = ...,
-        vocab_centered_score: builtins.float = ...,
-        advantage: builtins.float = ...,
-        contribution: builtins.float = ...,
-        kept: builtins.bool = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_sequence", b"_sequence", "_text", b"_text", "_token_id", b"_token_id", "sequence", b"sequence", "text", b"text", "token_id", b"token_id"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_sequence", b"_sequence", "_text", b"_text", "_token_id", b"_token_id", "advantage", b"advantage", "contribution", b"contribution", "entropy", b"entropy", "kept", b"kept", "logprob", b"logprob", "position", b"position", "rank", b"rank", "sequence", b"sequence", "text", b"text", "token_id", b"token_id", "vocab_centered_score", b"vocab_centered_score"]) -> None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_sequence", b"_sequence"]) -> typing.Literal["sequence"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_text", b"_text"]) -> typing.Literal["text"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_token_id", b"_token_id"]) -> typing.Literal["token_id"] | None: ...
-
-Global___DrivingToken: typing_extensions.TypeAlias = DrivingToken
-
-@typing.final
-class Rollouts(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    ROLLOUTS_FIELD_NUMBER: builtins.int
-    @property
-    def rollouts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Rollout]:
-        """the one that contributes most first"""
-
-    def __init__(
-        self,
-        *,
-        rollouts: collections.abc.Iterable[Global___Rollout] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["rollouts", b"rollouts"]) -> None: ...
-
-Global___Rollouts: typing_extensions.TypeAlias = Rollouts
-
-@typing.final
-class Rollout(google.protobuf.message.Message):
-    """Running text: the tokens of a rollout around the one that contributes most. All lists have one item per token."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    @typing.final
-    class RewardsEntry(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: builtins.int
-        VALUE_FIELD_NUMBER: builtins.int
-        key: builtins.str
-        value: builtins.float
-        def __init__(
-            self,
-            *,
-            key: builtins.str = ...,
-            value: builtins.float = ...,
-        ) -> None: ...
-        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
-
-    RANK_FIELD_NUMBER: builtins.int
-    SEQUENCE_FIELD_NUMBER: builtins.int
-    FIRST_POSITION_FIELD_NUMBER: builtins.int
-    CUT_BEFORE_FIELD_NUMBER: builtins.int
-    CUT_AFTER_FIELD_NUMBER: builtins.int
-    ADVANTAGE_FIELD_NUMBER: builtins.int
-    REWARD_FIELD_NUMBER: builtins.int
-    ABSOLUTE_CONTRIBUTION_FIELD_NUMBER: builtins.int
-    TEXTS_FIELD_NUMBER: builtins.int
-    LOGPROBS_FIELD_NUMBER: builtins.int
-    VOCAB_CENTERED_SCORES_FIELD_NUMBER: builtins.int
-    CONTRIBUTIONS_FIELD_NUMBER: builtins.int
-    STATES_FIELD_NUMBER: builtins.int
-    PROMPT_FIELD_NUMBER: builtins.int
-    REWARDS_FIELD_NUMBER: builtins.int
-    ANSWER_FIELD_NUMBER: builtins.int
-    INFLUENCES_FIELD_NUMBER: builtins.int
-    rank: builtins.int
-    sequence: builtins.int
-    first_position: builtins.int
-    cut_before: builtins.bool
-    cut_after: builtins.bool
-    advantage: builtins.float
-    reward: builtins.float
-    absolute_contribution: builtins.float
-    """sum of |contribution| over the whole row"""
-    prompt: builtins.str
-    """its end; anything may stand there"""
-    answer: builtins.str
-    """the expected one"""
-    @property
-    def texts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """anything may stand there"""
-
-    @property
-    def logprobs(self) -> Global___RoundedNumbers: ...
-    @property
-    def vocab_centered_scores(self) -> Global___RoundedNumbers: ...
-    @property
-    def contributions(self) -> Global___RoundedNumbers:
-        """-r A S_c, nats per unit gain"""
-
-    @property
-    def states(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """0: the mask leaves the token out, 1: clipped, 2: kept"""
-
-    @property
-    def rewards(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
-        """parts of the reward"""
-
-    @property
-    def influences(self) -> Global___RoundedNumbers:
-        """nats; absent: not measured"""
-
-    def __init__(
-        self,
-        *,
-        rank: builtins.int = ...,
-        sequence: builtins.int | None = ...,
-        first_position: builtins.int = ...,
-        cut_before: builtins.bool = ...,
-        cut_after: builtins.bool = ...,
-        advantage: builtins.float = ...,
-        reward: builtins.float | None = ...,
-        absolute_contribution: builtins.float = ...,
-        texts: collections.abc.Iterable[builtins.str] | None = ...,
-        logprobs: Global___RoundedNumbers | None = ...,
-        vocab_centered_scores: Global___RoundedNumbers | None = ...,
-        contributions: Global___RoundedNumbers | None = ...,
-        states: collections.abc.Iterable[builtins.int] | None = ...,
-        prompt: builtins.str | None = ...,
-        rewards: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
-        answer: builtins.str | None = ...,
-        influences: Global___RoundedNumbers | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_answer", b"_answer", "_prompt", b"_prompt", "_reward", b"_reward", "_sequence", b"_sequence", "answer", b"answer", "contributions", b"contributions", "influences", b"influences", "logprobs", b"logprobs", "prompt", b"prompt", "reward", b"reward", "sequence", b"sequence", "vocab_centered_scores", b"vocab_centered_scores"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_answer", b"_answer", "_prompt", b"_prompt", "_reward", b"_reward", "_sequence", b"_sequence", "absolute_contribution", b"absolute_contribution", "advantage", b"advantage", "answer", b"answer", "contributions", b"contributions", "cut_after", b"cut_after", "cut_before", b"cut_before", "first_position", b"first_position", "influences", b"influences", "logprobs", b"logprobs", "prompt", b"prompt", "rank", b"rank", "reward", b"reward", "rewards", b"rewards", "sequence", b"sequence", "states", b"states", "texts", b"texts", "vocab_centered_scores", b"vocab_centered_scores"]) -> None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_answer", b"_answer"]) -> typing.Literal["answer"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_prompt", b"_prompt"]) -> typing.Literal["prompt"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_reward", b"_reward"]) -> typing.Literal["reward"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_sequence", b"_sequence"]) -> typing.Literal["sequence"] | None: ...
-
-Global___Rollout: typing_extensions.TypeAlias = Rollout
-
-@typing.final
-class RoundedNumbers(google.protobuf.message.Message):
-    """One number per token: largest * part / 8191."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    LARGEST_FIELD_NUMBER: builtins.int
-    PARTS_FIELD_NUMBER: builtins.int
-    largest: builtins.float
-    @property
-    def parts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
-    def __init__(
-        self,
-        *,
-        largest: builtins.float = ...,
-        parts: collections.abc.Iterable[builtins.int] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["largest", b"largest", "parts", b"parts"]) -> None: ...
-
-Global___RoundedNumbers: typing_extensions.TypeAlias = RoundedNumbers
-
-@typing.final
-class WhatIfSums(google.protobuf.message.Message):
-    """The step's tokens in bins of the standardised score; isentrope_wire/what_if.py defines a cell."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    EDGE_SET_FIELD_NUMBER: builtins.int
-    TOKENS_FIELD_NUMBER: builtins.int
-    CHANGE_SUM_FIELD_NUMBER: builtins.int
-    BY_METHOD_FIELD_NUMBER: builtins.int
-    edge_set: builtins.int
-    """which list of bin edges"""
-    tokens: builtins.int
-    change_sum: builtins.float
-    """of -r A S_c over all tokens, in nats per unit gain"""
-    @property
-    def by_method(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___BinSums]: ...
-    def __init__(
-        self,
-        *,
-        edge_set: builtins.int = ...,
-        tokens: builtins.int = ...,
-        change_sum: builtins.float = ...,
-        by_method: collections.abc.Iterable[Global___BinSums] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["by_method", b"by_method", "change_sum", b"change_sum", "edge_set", b"edge_set", "tokens", b"tokens"]) -> None: ...
-
-Global___WhatIfSums: typing_extensions.TypeAlias = WhatIfSums
-
-@typing.final
-class BinSums(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    METHOD_FIELD_NUMBER: builtins.int
-    CELL_STEPS_FIELD_NUMBER: builtins.int
-    COUNTS_FIELD_NUMBER: builtins.int
-    CHANGE_SUMS_FIELD_NUMBER: builtins.int
-    method: builtins.str
-    """whose thresholds they answer for"""
-    @property
-    def cell_steps(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """from one cell that holds a token to the next, beginning at cell -1"""
-
-    @property
-    def counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
-    @property
-    def change_sums(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
-    def __init__(
-        self,
-        *,
-        method: builtins.str = ...,
-        cell_steps: collections.abc.Iterable[builtins.int] | None = ...,
-        counts: collections.abc.Iterable[builtins.int] | None = ...,
-        change_sums: collections.abc.Iterable[builtins.float] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cell_steps", b"cell_steps", "change_sums", b"change_sums", "counts", b"counts", "method", b"method"]) -> None: ...
-
-Global___BinSums: typing_extensions.TypeAlias = BinSums
-
-@typing.final
-class ScoreHistogram(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: builtins.int
-    LOW_FIELD_NUMBER: builtins.int
-    HIGH_FIELD_NUMBER: builtins.int
-    COUNTS_FIELD_NUMBER: builtins.int
-    NOT_FINITE_FIELD_NUMBER: builtins.int
-    name: builtins.str
-    low: builtins.float
-    high: builtins.float
-    not_finite: builtins.int
-    @property
-    def counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """equal bins over [low, high]"""
-
-    def __init__(
-        self,
-        *,
-        name: builtins.str = ...,
-        low: builtins.float = ...,
-        high: builtins.float = ...,
-        counts: collections.abc.Iterable[builtins.int] | None = ...,
-        not_finite: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["counts", b"counts", "high", b"high", "low", b"low", "name", b"name", "not_finite", b"not_finite"]) -> None: ...
-
-Global___ScoreHistogram: typing_extensions.TypeAlias = ScoreHistogram
-
-@typing.final
-class RunFinished(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    STATUS_FIELD_NUMBER: builtins.int
-    STEP_FIELD_NUMBER: builtins.int
-    FINISHED_AT_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    OUTCOMES_FIELD_NUMBER: builtins.int
-    status: builtins.str
-    """finished | failed"""
-    step: builtins.int
-    finished_at: builtins.float
-    error: builtins.str
-    @property
-    def outcomes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ControlOutcome]: ...
-    def __init__(
-        self,
-        *,
-        status: builtins.str = ...,
-        step: builtins.int | None = ...,
-        finished_at: builtins.float = ...,
-        error: builtins.str = ...,
-        outcomes: collections.abc.Iterable[Global___ControlOutcome] | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_step", b"_step", "step", b"step"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_step", b"_step", "error", b"error", "finished_at", b"finished_at", "outcomes", b"outcomes", "status", b"status", "step", b"step"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_step", b"_step"]) -> typing.Literal["step"] | None: ...
-
-Global___RunFinished: typing_extensions.TypeAlias = RunFinished
-
-@typing.final
-class Gap(google.protobuf.message.Message):
-    """Records that will never come, and why: what is missing is shown as missing."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    FIRST_SEQ_FIELD_NUMBER: builtins.int
-    LAST_SEQ_FIELD_NUMBER: builtins.int
-    REASON_FIELD_NUMBER: builtins.int
-    first_seq: builtins.int
-    last_seq: builtins.int
-    reason: builtins.str
-    def __init__(
-        self,
-        *,
-        first_seq: builtins.int = ...,
-        last_seq: builtins.int = ...,
-        reason: builtins.str = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["first_seq", b"first_seq", "last_seq", b"last_seq", "reason", b"reason"]) -> None: ...
-
-Global___Gap: typing_extensions.TypeAlias = Gap
-
-@typing.final
-class ControlSnapshot(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    VERSION_FIELD_NUMBER: builtins.int
-    DOCUMENT_JSON_FIELD_NUMBER: builtins.int
-    AUTHOR_FIELD_NUMBER: builtins.int
-    REQUESTED_AT_FIELD_NUMBER: builtins.int
-    EXPIRES_AT_FIELD_NUMBER: builtins.int
-    UNREADABLE_FIELD_NUMBER: builtins.int
-    version: builtins.int
-    document_json: builtins.str
-    """a JSON object: `isentrope_wire.control.Control`"""
-    author: builtins.str
-    requested_at: builtins.float
-    expires_at: builtins.float
-    unreadable: builtins.str
-    """Between the processes of one trainer alone: why this version can't be read. The server never sends it."""
-    def __init__(
-        self,
-        *,
-        version: builtins.int = ...,
-        document_json: builtins.str = ...,
-        author: builtins.str = ...,
-        requested_at: builtins.float = ...,
-        expires_at: builtins.float | None = ...,
-        unreadable: builtins.str = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_expires_at", b"_expires_at", "expires_at", b"expires_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_expires_at", b"_expires_at", "author", b"author", "document_json", b"document_json", "expires_at", b"expires_at", "requested_at", b"requested_at", "unreadable", b"unreadable", "version", b"version"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_expires_at", b"_expires_at"]) -> typing.Literal["expires_at"] | None: ...
-
-Global___ControlSnapshot: typing_extensions.TypeAlias = ControlSnapshot
-
-@typing.final
-class ControlOutcome(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    VERSION_FIELD_NUMBER: builtins.int
-    STATE_FIELD_NUMBER: builtins.int
-    STEP_FIELD_NUMBER: builtins.int
-    AT_FIELD_NUMBER: builtins.int
-    CODE_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    version: builtins.int
-    state: builtins.str
-    """APPLIED | REJECTED | EXPIRED | SUPERSEDED"""
-    step: builtins.int
-    """the first step it was active"""
-    at: builtins.float
-    code: builtins.str
-    message: builtins.str
-    def __init__(
-        self,
-        *,
-        version: builtins.int = ...,
-        state: builtins.str = ...,
-        step: builtins.int | None = ...,
-        at: builtins.float = ...,
-        code: builtins.str = ...,
-        message: builtins.str = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_step", b"_step", "step", b"step"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_step", b"_step", "at", b"at", "code", b"code", "message", b"message", "state", b"state", "step", b"step", "version", b"version"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_step", b"_step"]) -> typing.Literal["step"] | None: ...
-
-Global___ControlOutcome: typing_extensions.TypeAlias = ControlOutcome

@@ -5,7 +5,7 @@ The messages between a probe and a server.
 
 A probe never calls this service itself: it writes records to a spool on disk, and the shipper (a side process)
 carries them. A record's payload is therefore opaque bytes here, hashed once when it is written and stored under
-(run_id, incarnation, rank, seq). All times are seconds since the Unix epoch, all entropies are in nats.
+(run_id, incarnation, rank, seq). Payloads and controls are as `isentrope_wire/codec.py` writes them. All times are seconds since the Unix epoch, all entropies are in nats.
 """
 
 import abc

@@ -9,7 +9,6 @@ The limits that the probe checks first (configuration, tags, names, errors) are 
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
@@ -21,9 +20,8 @@ from isentrope_server.store.reports import alerts
 from isentrope_server.store.reports.records import Arrival
 from isentrope_server.store.streams import Stream
 from isentrope_wire import reports
-from isentrope_wire.errors import CodecError
+from isentrope_wire.codec import write_json
 from isentrope_wire.metrics import HISTOGRAMS, METRICS
-from isentrope_wire.v1 import telemetry_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,6 @@ CAPABILITIES = Limit(200, "capabilities of a probe", "a probe has one per method
 CAPABILITY = Limit(200, "characters of a capability", "longer than any method's name")
 VERSION = Limit(100, "characters of the probe's version", "shown beside the run")
 AUTHOR = Limit(200, "characters of a control's author", "shown beside each version")
-FIRST_CONTROL = Limit(64 * 1024, "characters of document_json", "no method has so many parameters")
 OUTCOMES = Limit(
     10_000, "control outcomes", "versions a report may answer", lambda r: len(r.outcomes)
 )
@@ -140,31 +137,27 @@ def excess(report: reports.StepReport) -> str:
     return ""
 
 
-def cut_to_size(run: pb.RunStarted) -> None:
-    """Shorten in place what is too long in a Hello's description of a run; CodecError: the first
-    control is too long."""
-    if len(run.config_json) > reports.CONFIG_CHARACTERS:
+def cut_to_size(run: reports.RunStarted) -> reports.RunStarted:
+    """A Hello's description of a run, what is too long in it shortened."""
+    config, first = run.config, run.initial_control
+    characters = len(write_json(config))
+    if characters > reports.CONFIG_CHARACTERS:
         # Part of a JSON document is not JSON.
-        left_out = (
-            f"{len(run.config_json)} characters of JSON, at most {reports.CONFIG_CHARACTERS} are"
+        config = {
+            "left_out": f"{characters} characters of JSON, at most {reports.CONFIG_CHARACTERS} are"
             " kept"
-        )
-        run.config_json = json.dumps({"left_out": left_out})
-    tags = [reports.cut(tag, reports.TAG_CHARACTERS) for tag in run.tags[: reports.TAGS]]
-    capabilities = [
-        name for name in run.capabilities[: CAPABILITIES.most] if len(name) <= CAPABILITY.most
-    ]
-    del run.tags[:], run.capabilities[:]
-    run.tags.extend(tags)
-    run.capabilities.extend(capabilities)
-    run.probe_version = reports.cut(run.probe_version, VERSION.most)
-    if run.HasField("initial_control"):
-        size = len(run.initial_control.document_json)
-        if size > FIRST_CONTROL.most:
-            raise CodecError(
-                f"A first control may have {FIRST_CONTROL.most} {FIRST_CONTROL.unit}, got {size}."
-            )
-        run.initial_control.author = reports.cut(run.initial_control.author, AUTHOR.most)
+        }
+    if first is not None:
+        first = replace(first, author=reports.cut(first.author, AUTHOR.most))
+    capabilities = run.capabilities[: CAPABILITIES.most]
+    return replace(
+        run,
+        config=config,
+        tags=tuple(reports.cut(tag, reports.TAG_CHARACTERS) for tag in run.tags[: reports.TAGS]),
+        capabilities=tuple(name for name in capabilities if len(name) <= CAPABILITY.most),
+        probe_version=reports.cut(run.probe_version, VERSION.most),
+        initial_control=first,
+    )
 
 
 _ALERT_KIND = "left_out"

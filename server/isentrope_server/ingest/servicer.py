@@ -42,7 +42,7 @@ from isentrope_server.store import runs, streams
 from isentrope_server.store.database import write_in_a_line
 from isentrope_server.store.writer import Transaction, WriterStopped
 from isentrope_wire import __version__
-from isentrope_wire.codec import from_pb, to_pb
+from isentrope_wire.codec import decode_payload, encode_control
 from isentrope_wire.errors import CodecError
 from isentrope_wire.numbers import printable
 from isentrope_wire.reports import PROTOCOL_VERSION, Record, RunStarted
@@ -81,13 +81,12 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                 context,
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"This server (isentrope {__version__}) uses protocol version {PROTOCOL_VERSION},"
-                f" the probe (isentrope {printable(request.run.probe_version) or 'unknown'})"
+                f" the probe (isentrope {printable(request.probe_version) or 'unknown'})"
                 f" {request.protocol_version}. The {newer} is newer: upgrade the {older} to the"
                 " same version of isentrope.",
             )
         try:
-            cut_to_size(request.run)
-            started = from_pb(RunStarted, request.run)
+            started = cut_to_size(_read_run(request.run))
         except CodecError as error:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         principal = principal_of_call()
@@ -110,7 +109,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         return pb.HelloReply(
             acked_through=acked_through,
             note=note,
-            control=None if control is None else to_pb(control),
+            control=None if control is None else encode_control(control),
             expires_in=None if expires_at is None else expires_at - time.time(),
         )
 
@@ -130,7 +129,10 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             rank=request.rank,
             clock_ahead=ahead,
         )
-        records = [from_pb(Record, record) for record in request.records]
+        records = [
+            Record(seq=item.seq, payload=item.payload, payload_hash=item.payload_hash)
+            for item in request.records
+        ]
         sorted_out = await asyncio.get_running_loop().run_in_executor(
             self._sorting, sort_out, records
         )
@@ -194,7 +196,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                     )
                     if snapshot is not None and snapshot.version > newest_sent:
                         newest_sent = snapshot.version
-                        yield pb.WatchReply(control=to_pb(snapshot))
+                        yield pb.WatchReply(control=encode_control(snapshot))
                 must_read = await listener.wait(self._heartbeat_seconds)
                 if not must_read:
                     await self._note_watch(context, request.run_id, run_key)
@@ -287,6 +289,15 @@ _STATUS = {
     UnknownStream: grpc.StatusCode.NOT_FOUND,
     DeletedRun: grpc.StatusCode.FAILED_PRECONDITION,
 }
+
+
+def _read_run(payload: bytes) -> RunStarted:
+    message = decode_payload(payload)
+    if not isinstance(message, RunStarted):
+        raise CodecError(f"Hello describes a run, got a {type(message).__name__}.")
+    return message
+
+
 IDLE_MILLISECONDS = 60_000
 """A connection without any call is closed; clients open another when they need one. A Watch stream
 is a call."""

@@ -76,7 +76,7 @@ def test_an_unreadable_version_stays_one_on_its_way_through_the_file(path: Path)
         control=Control(),
         author="a",
         requested_at=0.0,
-        unreadable="document_json must be a JSON object.",
+        unreadable="A control must be a JSON object.",
     )
     ControlFile(path).write(unreadable)
     assert ControlFile(path).read() == unreadable

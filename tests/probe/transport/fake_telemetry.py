@@ -16,7 +16,7 @@ import grpc
 
 from isentrope.transport.shipper import ShipperSettings
 from isentrope.transport.spool_reader import SpoolReader
-from isentrope_wire.codec import decode_payload, payload_hash, to_pb
+from isentrope_wire.codec import decode_payload, encode_control, payload_hash
 from isentrope_wire.reports import ControlSnapshot, Gap, Payload, RunStarted
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryServicer, add_TelemetryServicer_to_server
@@ -120,7 +120,7 @@ class FakeTelemetry(TelemetryServicer):
         self.hellos += 1
         reply = pb.HelloReply(acked_through=self.acked_through())
         if self.control is not None:
-            reply.control.CopyFrom(to_pb(self.control))
+            reply.control = encode_control(self.control)
             if self.control.expires_at is not None:
                 reply.expires_in = self.control.expires_at - time.time()
         return reply
@@ -152,7 +152,7 @@ class FakeTelemetry(TelemetryServicer):
         while context.is_active() and not self._stopped.wait(0.02):
             if self.control is not None and self.control is not sent:
                 sent = self.control
-                yield pb.WatchReply(control=to_pb(sent))
+                yield pb.WatchReply(control=encode_control(sent))
         yield pb.WatchReply(heartbeat=pb.Heartbeat())
 
     def _check_token(self, context: grpc.ServicerContext) -> None:

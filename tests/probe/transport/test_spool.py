@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from isentrope.transport.files import write_document
-from isentrope.transport.segments import MAX_PAYLOAD_BYTES, keep_sent, list_segments
+from isentrope.transport.segments import MAX_PAYLOAD_BYTES, encode_frame, keep_sent, list_segments
 from isentrope.transport.spool import REPEAT_SECONDS, SpoolTransport, open_transport
 from isentrope.transport.spool_disk import SpoolLimits
 from isentrope.transport.spool_folder import (
@@ -134,6 +134,15 @@ def test_a_second_spool_of_the_same_incarnation_is_refused(
 ) -> None:
     with pytest.raises(SpoolError, match="incarnation"):
         opened(tmp_path)
+
+
+def test_a_spool_of_an_earlier_protocol_is_refused(transport: SpoolTransport) -> None:
+    written_as_protobuf = b"\n\x06\n\x01r\x12\x01i"
+    (transport.folder.path / "run.payload").write_bytes(written_as_protobuf)
+    for segment in list_segments(transport.folder.path):
+        segment.write_bytes(encode_frame(1, written_as_protobuf))
+    with pytest.raises(SpoolError, match="deliver an older spool with the version that wrote it"):
+        transport.folder.run()
 
 
 def test_a_run_too_large_for_a_record_is_named_and_leaves_nothing(tmp_path: Path) -> None:

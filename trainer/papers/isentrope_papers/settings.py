@@ -20,6 +20,7 @@ from isentrope_trainer.settings import (
     TaskConfig,
     TrainingConfig,
 )
+from isentrope_wire.reports import PROTOCOL_VERSION
 
 RESULTS_VERSION = 2
 """Raise it when a change of the code gives runs of the same settings other results: kept runs are
@@ -64,6 +65,8 @@ class RunSettings:
 
     def document(self) -> dict[str, Any]:
         """Plain values, as they are hashed, kept and shown."""
+        # With it what-if sums are kept, as they travel.
+        pushed = {"pushed_after": self.pushed_after, "protocol_version": PROTOCOL_VERSION}
         return {
             "results_version": RESULTS_VERSION,
             "training": dataclasses.asdict(self.training),
@@ -71,7 +74,7 @@ class RunSettings:
             "policy": dataclasses.asdict(self.policy),
             "warm_start": dataclasses.asdict(self.warm_start),
             "threads": self.threads,
-            **({"pushed_after": self.pushed_after} if self.pushed_after else {}),
+            **(pushed if self.pushed_after else {}),
             **({"language_model": True} if self.language_model else {}),
             **({"fault": self.fault} if self.fault else {}),
             **({"under_trl": self.under_trl} if self.under_trl else {}),

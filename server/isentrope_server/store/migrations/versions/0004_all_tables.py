@@ -7,7 +7,7 @@ from alembic import op
 
 from isentrope_server.store.tables import metadata
 
-revision = "0003"
+revision = "0004"
 down_revision = None
 branch_labels = None
 depends_on = None
