@@ -133,6 +133,7 @@ ENTROPY_MEAN = metric(
         "train/entropy_loss",
         "policy/entropy",
         "policy/entropy_avg",
+        "ppo/policy/entropy",
         "entropy_mean",
     ),
 )
@@ -336,6 +337,8 @@ REWARD_MEAN = metric(
         "reward/all/mean",
         "critic/rewards/mean",
         "objective/rlhf_reward",
+        "objective/scores",
+        "ppo/mean_scores",
         "reward_mean",
     ),
 )
@@ -410,6 +413,8 @@ COMPLETION_LENGTH_MEAN = metric(
         "decode_len/all/mean",
         "response_length",
         "seq_len/all/mean",
+        "decode_len/mean",
+        "seq_len/mean",
         "completion_len_mean",
     ),
 )
@@ -423,6 +428,7 @@ COMPLETION_TRUNCATED = optional(
         "response_length/clip_ratio",
         "rollout/truncated_ratio",
         "is_truncated/all/mean",
+        "is_truncated/mean",
         "response_clip_ratio",
         "truncation_rate",
     ),
@@ -482,6 +488,7 @@ RATIO_CLIPPED = optional(
         "clip_ratio",
         "actor/pg_clipfrac",
         "policy/clipfrac_avg",
+        "ppo/policy/clipfrac",
         "train/pg_clipfrac",
         "ppo_clip_ratio",
         "clip_fraction",
@@ -493,7 +500,7 @@ KL_OLD = optional(
     "KL(old policy ‖ policy), k3 estimate, where old log-probs are passed; missing where a "
     "ratio is no float64",
     label="KL to the old policy",
-    also=("actor/ppo_kl", "ppo_kl", "policy/approxkl_avg"),
+    also=("actor/ppo_kl", "ppo_kl", "policy/approxkl_avg", "ppo/policy/approxkl"),
 )
 KL_REFERENCE = optional(
     "kl/reference",
@@ -508,7 +515,17 @@ SAMPLER_KL_K3 = optional(
     NATS,
     "the same, mean p / q - 1 - log p / q: never negative; missing where a ratio is no float64",
     label="KL to the sampler",
-    also=("mismatch_kl/all/mean",),
+    also=("mismatch_kl/all/mean", "mismatch_kl/mean", "rollout_corr/k3_kl", "vllm_kl"),
+)
+SAMPLER_LOGPROB_DIFFERENCE_MEAN = optional(
+    "sampler/logprob_difference_mean",
+    NATS,
+    "mean difference of a token's log-prob between trainer and sampler, as the trainer reports it",
+    also=(
+        "sampling/sampling_logp_difference/mean",
+        "train/train_rollout_logprob_abs_diff",
+        "train_rollout_logprob_abs_diff",
+    ),
 )
 SAMPLER_LOGPROB_DIFFERENCE_MAX = optional(
     "sampler/logprob_difference_max",
@@ -650,7 +667,7 @@ TRAIN_GRAD_NORM = optional(
     "",
     "norm of the gradient before it is clipped, as the trainer reports it",
     label="Gradient norm",
-    also=("grad_norm", "actor/grad_norm", "optim/grad_norm"),
+    also=("grad_norm", "actor/grad_norm", "optim/grad_norm", "actor_grad_norm"),
 )
 TRAIN_NOT_FINITE = optional(
     "train/not_finite",

@@ -242,7 +242,14 @@ CHECKS: tuple[Check, ...] = (
     Check(
         kind="kl",
         find=rules.kl,
-        reads=((metrics.KL_REFERENCE, metrics.KL_OLD, metrics.SAMPLER_KL_K3),),
+        reads=(
+            (
+                metrics.KL_REFERENCE,
+                metrics.KL_OLD,
+                metrics.SAMPLER_KL_K3,
+                metrics.SAMPLER_LOGPROB_DIFFERENCE_MEAN,
+            ),
+        ),
         needs="a KL to the reference, the old policy or the sampler",
         cures={
             "": "Lower the learning rate, or raise the KL's weight.",

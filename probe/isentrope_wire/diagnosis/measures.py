@@ -38,6 +38,7 @@ READ = (
     metrics.REWARD_MIN,
     metrics.REWARD_STD,
     metrics.SAMPLER_KL_K3,
+    metrics.SAMPLER_LOGPROB_DIFFERENCE_MEAN,
     metrics.TIME_GENERATION_SECONDS,
     metrics.TIME_STEP_SECONDS,
     metrics.TOKEN_EFFECTIVE_FRACTION,
@@ -57,7 +58,7 @@ _HELD_OUT = re.compile(r"(?:val-core|val-aux|eval|val|test|validation)[/_](.+)")
 _SCORE = re.compile(r"acc|score|reward|pass|solve|correct|avg|exact|success|mean@|best@")
 _NO_SCORE = re.compile(
     r"std|/min|/max|worst|var\b|runtime|per_second|time|loss|len|tokens|entropy|kl|epoch|step"
-    r"|clip|turns|truncated|frac_|grad|lr|count|num_|no_response|pass_rate/|right_answers|trigrams"
+    r"|clip|turns|truncated|frac_|grad|lr|count|num_|no_response|pass_rate/|right_answers|trigrams|^ratio"
 )
 _POSITION = re.compile(r"kl(?:_positional|/position)/(\d+)")
 PART, HELD_OUT, POSITION = "part: ", "held out: ", "position: "

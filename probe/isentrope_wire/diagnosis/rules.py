@@ -33,6 +33,8 @@ _LEAST_SECONDS = 0.1
 _FAR = 0.08
 """KL to what drew the tokens, in nats a token, from which on they are another policy's: of a run
 with several updates a batch it is a tenth of that."""
+_FAR_APART = 0.3
+"""Mean difference of log-probs, in nats, of about that KL."""
 _STILL = 1e-4
 """KL to the reference, in nats a token, below which a policy is where it began."""
 _MUCH_CUT = 0.15
@@ -154,6 +156,8 @@ def _taught_nothing(measures: Measures) -> tuple[float | None, float]:
     parts = {metrics.REWARD_GROUP_STD: 0.5, metrics.ADVANTAGE_STD: 0.5, metrics.REWARD_STD: 0.25}
     for name, part in parts.items():
         spread = measures.trace(name, LEAST)
+        if spread is not None and spread.level == spread.highest == 0:
+            return 1.0, math.inf
         if spread is not None and 0 <= spread.level < part * spread.start:
             return 1 - spread.level / spread.start, spread.sigmas
     return None, 0.0
@@ -185,10 +189,10 @@ def _cause_by_place(measures: Measures) -> str:
     reward = measures.trace(metrics.REWARD_MEAN)
     identical = measures.trace(metrics.GROUP_IDENTICAL)
     zero = measures.trace(metrics.ADVANTAGE_ZERO_GROUP_FRACTION)
-    is_constant = reward is not None and reward.count >= LEAST and reward.is_constant
-    if is_constant and reward is not None and (zero is None or zero.level > ALL):
+    if reward is not None and reward.count >= LEAST and reward.is_constant:
         low, high = _reward_range(measures)
-        if low < reward.level < high:
+        is_inside = low < reward.level < high or not _knows_range(measures)
+        if is_inside and (zero is None or zero.level > ALL):
             return "constant"
     right = measures.trace(metrics.GROUP_ALL_RIGHT)
     wrong = measures.trace(metrics.GROUP_ALL_WRONG)
@@ -206,13 +210,21 @@ def _cause_by_place(measures: Measures) -> str:
     if high <= low:
         return "too_hard"
     place = (reward.level - low) / (high - low)
-    if spread is not None and spread.level < 0.2 * spread.start and 0.2 < place < 0.8:
+    has_no_spread = spread is not None and spread.level < 0.2 * spread.start
+    is_one_answer = zero is not None and zero.level > ALL
+    if (has_no_spread or is_one_answer) and 0.2 < place < 0.8:
         return "identical"
     return _easy_or_hard(place > MOST)
 
 
 def _easy_or_hard(is_easy: bool) -> str:
     return ("too_hard", "too_easy")[is_easy]
+
+
+def _knows_range(measures: Measures) -> bool:
+    """Whether lowest and highest reward are logged, or those of 0 to 1 can be assumed."""
+    reward, highest = measures.trace(metrics.REWARD_MEAN), measures.trace(metrics.REWARD_MAX)
+    return highest is not None or reward is None or 0 <= reward.lowest <= reward.highest <= 1
 
 
 def _reward_range(measures: Measures) -> tuple[float, float]:
@@ -596,6 +608,17 @@ def _brakes(measures: Measures) -> list[str]:
 def kl(measures: Measures) -> Finding | None:
     """The KL grows faster than linearly, sits on the first tokens, or is large to what drew the
     tokens."""
+    difference = measures.trace(metrics.SAMPLER_LOGPROB_DIFFERENCE_MEAN, 2 * LEAST)
+    if difference is not None and difference.level - 2 * difference.level_error > _FAR_APART:
+        return Finding(
+            message=(
+                f"The log-probs of trainer and sampler are {difference.level:.2g} nats apart, a "
+                "token: what the update learns from was drawn by another policy."
+            ),
+            cause="sampler",
+            evidence={"difference": difference.level, "early_difference": difference.start},
+            sigmas=(difference.level - _FAR_APART) / (difference.level_error or 1e-9),
+        )
     names = (metrics.KL_REFERENCE, metrics.KL_OLD, metrics.SAMPLER_KL_K3)
     words = ("the reference", "the old policy", "the sampler")
     for name, where in zip(names, words, strict=True):
@@ -776,7 +799,9 @@ def gradient(measures: Measures) -> Finding | None:
     norm = measures.trace(metrics.TRAIN_GRAD_NORM, LEAST)
     if norm is None:
         return None
-    if norm.highest == 0 and _taught_nothing(measures)[0] is None:
+    reward = measures.trace(metrics.REWARD_MEAN)
+    tells_apart = reward is None or not reward.is_constant
+    if norm.highest == 0 and tells_apart and _taught_nothing(measures)[0] is None:
         return Finding(
             message="The gradient's norm is 0 at every step: no weight is trained.",
             cause="zero",
