@@ -28,9 +28,9 @@ from typing import Any, Literal, Self, TypeVar
 
 import httpx
 from dash import ClientsideFunction, Dash, State, html
-from dash._utils import to_json
 from dash.development.base_component import Component
 from fastapi import FastAPI, Request, Response
+from plotly.io.json import to_json_plotly
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -214,7 +214,7 @@ class Part:
         return dict([self._write(f"{self.name}-refused", refusal(guard.error))])
 
     def _write(self, name: str, value: Any) -> tuple[str, tuple[int, str]]:
-        text = f"{json.dumps(self.properties.get(name))},{to_json(value)}"
+        text = f"{json.dumps(self.properties.get(name))},{to_json_plotly(value)}"
         return name, (_digest(text), text)
 
 

@@ -10,6 +10,8 @@ import re
 from typing import Any
 
 import dash
+import dash.backends._fastapi
+import dash_ag_grid
 import httpx
 import pytest
 from fastapi import FastAPI
@@ -21,6 +23,34 @@ from isentrope_dashboard.live import credentials_of
 from tests.dashboard.conftest import Site
 
 OUTSIDE = re.compile(r"""(?:src|href)\s*=\s*["'](?:https?:)?//""")
+
+
+PRIVATE = [
+    (dash.Dash, "_initialize_context", "a request that no page makes is answered with 500"),
+    (dash.Dash, "_inputs_to_vals", "a request that no page makes is answered with 500"),
+    (dash.Dash, "_prepare_callback", "a request that no page makes is answered with 500"),
+    (dash.Dash, "_setup_server", "a link into a page has no scripts before the first request"),
+    (dash.backends._fastapi, "set_current_request", "no page is served"),
+    (dash.backends._fastapi, "reset_current_request", "no page is served"),
+    (dash_ag_grid, "_js_dist", "each page loads the megabyte of AG Grid"),
+]
+"""What the product uses of Dash without a promise, and what breaks without it: a reason for the
+upper bounds in pyproject.toml."""
+
+
+@pytest.mark.parametrize(("owner", "name", "breaks"), PRIVATE)
+def test_private_part_of_dash_is_there(owner: Any, name: str, breaks: str) -> None:
+    assert hasattr(owner, name), f"without {name} {breaks}"
+
+
+def test_no_other_private_part_of_dash_is_used() -> None:
+    sources = "\n".join(
+        path.read_text(encoding="utf-8") for path in dashboard.ASSETS.parent.rglob("*.py")
+    )
+    used = set(re.findall(r"\b(?:super\(\)|dash_app|dag|dmc|dcc)\.(_[a-z]\w*)", sources))
+    for names in re.findall(r"from (?:dash|plotly)[\w.]*\._[\w.]+ import (.+)", sources):
+        used.update(names.split(", "))
+    assert used == {name for _, name, _ in PRIVATE}
 
 
 @pytest.fixture

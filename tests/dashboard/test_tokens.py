@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from dash._utils import to_json
 from playwright.sync_api import expect
+from plotly.io.json import to_json_plotly
 
 from isentrope.client import calls
 from isentrope_dashboard.components import token_text
@@ -73,13 +73,15 @@ WAIT = rollout(
 
 def shown(*items: Rollout, **wanted: Any) -> list[dict[str, Any]]:
     """Every coloured token of the rows: its properties."""
-    rows = json.loads(to_json(token_text.rollout_rows(answer(*items), token_text.Filter(**wanted))))
+    rows = json.loads(
+        to_json_plotly(token_text.rollout_rows(answer(*items), token_text.Filter(**wanted)))
+    )
     pieces = [piece for row in rows for piece in row["props"]["children"][1]["props"]["children"]]
     return [piece["props"] for piece in pieces if isinstance(piece, dict)]
 
 
 def test_tokens_that_contribute_are_marked_and_the_rest_is_text() -> None:
-    row = json.loads(to_json(token_text.rollout_rows(answer(WAIT), token_text.Filter())))[0]
+    row = json.loads(to_json_plotly(token_text.rollout_rows(answer(WAIT), token_text.Filter())))[0]
     pieces = row["props"]["children"][1]["props"]["children"]
     words = [piece if isinstance(piece, str) else [piece["props"]["children"]] for piece in pieces]
     assert words == [" Then ", ["wait"], "! ", ["so"], " ", ["it"]]
@@ -161,7 +163,7 @@ def test_what_is_cut_shows_it_and_what_is_invisible_can_be_seen() -> None:
         cut_before=True,
         cut_after=True,
     )
-    row = json.loads(to_json(token_text.rollout_rows(answer(item), token_text.Filter())))[0]
+    row = json.loads(to_json_plotly(token_text.rollout_rows(answer(item), token_text.Filter())))[0]
     pieces = row["props"]["children"][1]["props"]["children"]
     assert [
         piece if isinstance(piece, str) else [piece["props"]["children"]] for piece in pieces
@@ -216,7 +218,7 @@ def test_the_tab_shows_the_step_of_the_address(site: Site) -> None:
     newest = site.values(tokens.PART, f"/runs/{run}?tab=tokens")
     assert newest["token-count"] == "step 8, 1 rollout"
     without = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=12")
-    table = to_json(without["token-context"])
+    table = to_json_plotly(without["token-context"])
     reported = site.client.ask(calls.tokens(run, step=12))
     assert table.count('"Tr"') == len(reported.items) + 1
     assert len(without["recurring"]) == len(
@@ -254,7 +256,7 @@ def test_the_pull_is_split_by_quadrant(site: Site) -> None:
                 + "\N{NO-BREAK SPACE}% of the pull"
                 in shown
             )
-    assert "of the pull" not in to_json(tokens.quadrant_bars(None))
+    assert "of the pull" not in to_json_plotly(tokens.quadrant_bars(None))
 
 
 def test_a_step_says_its_basis_and_what_it_lacks() -> None:
@@ -277,7 +279,7 @@ def test_a_run_without_tokens_is_a_sentence(site: Site) -> None:
 
     address = f"/runs/{site.run(2, change=of)}?tab=tokens&step="
     values = site.values(tokens.PART, f"{address}1")
-    assert tokens.GATE_TOKENS in to_json(values["token-context"])
+    assert tokens.GATE_TOKENS in to_json_plotly(values["token-context"])
     assert values["recurring"] == []
     assert words(site.values(tokens.PART, f"{address}2")["token-context"]) == tokens.NO_PULL
 
