@@ -25,7 +25,7 @@ from isentrope_server.api.dependencies import (
 )
 from isentrope_server.api.openapi import describe_fields
 from isentrope_server.control.diagnosis import measured
-from isentrope_server.control.requests import ControlRequest, control_from, request_control
+from isentrope_server.control.requests import control_from, request_control
 from isentrope_server.control.versions import control_version, judged, run_control
 from isentrope_server.errors import PreconditionFailed, PreconditionRequired
 from isentrope_server.store import controls
@@ -112,23 +112,30 @@ async def put_control(
     control = control_from(document.model_dump(exclude={"expires_in_seconds"}), run)
     if isentrope_assistant is not None and control.guard is None:
         control = replace(control, guard="revert")
-    request = ControlRequest(
-        control=control,
-        by=(
-            principal
-            if isentrope_assistant is None
-            else replace(principal, name=f"{principal.name} via {isentrope_assistant}")
-        ),
-        expected_version=_version_in(if_match),
-        time_to_live_seconds=document.expires_in_seconds
-        or _time_to_live(run, backend.settings.control_ttl_seconds),
-        idempotency_key=idempotency_key,
-        # Read before the transaction: the writer waits for nothing that is not its own.
-        predicted=await read_of(
-            backend, run, lambda connection: _predict(connection, run, control)
-        ),
+    if isentrope_assistant is not None:
+        principal = replace(principal, name=f"{principal.name} via {isentrope_assistant}")
+    expected_version = _version_in(if_match)
+    seconds = document.expires_in_seconds or _time_to_live(
+        run, backend.settings.control_ttl_seconds
     )
-    item, is_new = await backend.write(lambda transaction: _request(transaction, run, request))
+    # Read before the transaction: the writer waits for nothing that is not its own.
+    predicted = await read_of(backend, run, lambda connection: _predict(connection, run, control))
+
+    def request(transaction: Transaction) -> tuple[ControlItem, bool]:
+        check_still_there(transaction.connection, run)
+        return request_control(
+            transaction,
+            run,
+            control,
+            by=principal,
+            expected_version=expected_version,
+            time_to_live_seconds=seconds,
+            now=time.time(),
+            idempotency_key=idempotency_key,
+            predicted=predicted,
+        )
+
+    item, is_new = await backend.write(request)
     if not is_new:
         response.status_code = 200
     response.headers["ETag"] = _etag(item.version)
@@ -209,13 +216,6 @@ def _history(
         connection, run.key, before_version=None if before is None else before[0], limit=limit
     )
     return judged(connection, run, [control_version(item) for item in found])
-
-
-def _request(
-    transaction: Transaction, run: Run, request: ControlRequest
-) -> tuple[ControlItem, bool]:
-    check_still_there(transaction.connection, run)
-    return request_control(transaction, run, request, time.time())
 
 
 def _etag(version: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from isentrope_server.control.versions import read_as_begun
@@ -28,29 +28,6 @@ _HIGHEST_VERSION = 10**17
 follow."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlRequest:
-    """The requested control, its author, and the version it builds on."""
-
-    control: Control
-    by: Principal | str
-    """Its name is the version's author."""
-    expected_version: int
-    """The newest version the author had seen."""
-    time_to_live_seconds: float
-    """A change that reaches the probe later than this, e.g. after a network partition, is not
-    applied."""
-    idempotency_key: str | None = None
-    predicted: PredictedEffect | None = None
-    """What the control would have done to the last steps."""
-
-    @property
-    def author(self) -> str:
-        if isinstance(self.by, str):
-            return self.by
-        return self.by.name
-
-
 def control_from(document: Mapping[str, object], run: Run) -> Control:
     """Read the control in a request's body, for this run; Unprocessable: no probe could apply
     it."""
@@ -61,24 +38,39 @@ def control_from(document: Mapping[str, object], run: Run) -> Control:
 
 
 def request_control(
-    transaction: Transaction, run: Run, request: ControlRequest, now: float
+    transaction: Transaction,
+    run: Run,
+    control: Control,
+    *,
+    by: Principal | str,
+    expected_version: int,
+    time_to_live_seconds: float,
+    now: float,
+    idempotency_key: str | None = None,
+    predicted: PredictedEffect | None = None,
 ) -> tuple[ControlItem, bool]:
     """Record a new version, PENDING until a probe's Watch fetches it; return it, and whether it is
     new: false where the same request made it before.
 
+    Args:
+        by: who asks; the name is the version's author.
+        expected_version: the newest version that the author had seen.
+        time_to_live_seconds: a change that reaches the probe later than this, e.g. after a network
+            partition, is not applied.
+        predicted: what the control would have done to the last steps.
+
     An older version that no probe fetched becomes SUPERSEDED at once. A delivered one stays open:
     only the probe knows whether it was applied before the newer one.
 
-    PreconditionFailed: the newest version is not `request.expected_version`; Conflict: the run has
+    PreconditionFailed: the newest version is not the expected one; Conflict: the run has
     ended; Unprocessable: the run's probe does not have the method, or the idempotency key was used
     for another document."""
-    key = request.idempotency_key
-    repeated = (
-        None
-        if key is None
-        else controls.find_by_idempotency_key(transaction.connection, run.key, key)
-    )
-    if repeated is not None and repeated.document != request.control.to_document():
+    document, repeated = control.to_document(), None
+    if idempotency_key is not None:
+        repeated = controls.find_by_idempotency_key(
+            transaction.connection, run.key, idempotency_key
+        )
+    if repeated is not None and repeated.document != document:
         raise Unprocessable(
             f"This Idempotency-Key was used for version {repeated.version} with another document. "
             "Use a new key for a new request.",
@@ -86,32 +78,30 @@ def request_control(
         )
     if repeated is not None:
         return repeated, False
-    _check(transaction, run, request)
+    _check(transaction, run, control, expected_version)
     # A run may know versions that a restored, older database does not.
     highest = streams.highest_control_version(
         transaction.connection, run.key, below=_HIGHEST_VERSION
     )
     item = ControlItem(
         run_key=run.key,
-        version=max(request.expected_version, highest) + 1,
-        document=request.control.to_document(),
-        author=request.author,
+        version=max(expected_version, highest) + 1,
+        document=document,
+        author=by if isinstance(by, str) else by.name,
         requested_at=now,
         requested_step=run.step,
-        expires_at=now + request.time_to_live_seconds,
+        expires_at=now + time_to_live_seconds,
         state=State.PENDING,
-        idempotency_key=request.idempotency_key,
-        predicted=None if request.predicted is None else asdict(request.predicted),
+        idempotency_key=idempotency_key,
+        predicted=None if predicted is None else asdict(predicted),
     )
-    previous = controls.find(transaction.connection, run.key, request.expected_version)
-    if request.expected_version == 0:
+    previous = controls.find(transaction.connection, run.key, expected_version)
+    if expected_version == 0:
         previous = read_as_begun(transaction.connection, run, 0, previous)
     controls.add(transaction.connection, item)
     change = {"old": previous.document if previous else None, "new": item.document}
     subject = f"runs/{run.id}/control/{item.version}"
-    access.record_audit(
-        transaction.connection, request.by, "control.requested", subject, change, now
-    )
+    access.record_audit(transaction.connection, by, "control.requested", subject, change, now)
     transaction.announce(ControlChanged(run_id=run.id))
     for older in controls.open_before(transaction.connection, run.key, item.version):
         if older.state is State.PENDING:
@@ -122,7 +112,7 @@ def request_control(
                 older,
                 State.SUPERSEDED,
                 now,
-                by=request.by,
+                by=by,
                 code="never_delivered",
                 message=message,
             )
@@ -144,22 +134,25 @@ def revert_harmful(
         or newest.document.get("guard") != "revert"
     ):
         return None
-    request = ControlRequest(
-        control=replace(alert.suggestion, reason=f"Guard: {alert.message}"[:LONGEST_REASON]),
+    item, _ = request_control(
+        transaction,
+        run,
+        replace(alert.suggestion, reason=f"Guard: {alert.message}"[:LONGEST_REASON]),
         by="guard",
         expected_version=newest.version,
         time_to_live_seconds=time_to_live_seconds,
+        now=now,
     )
-    return request_control(transaction, run, request, now)[0]
+    return item
 
 
-def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:
+def _check(transaction: Transaction, run: Run, control: Control, expected_version: int) -> None:
     newest = controls.newest(transaction.connection, run.key)
     newest_version = newest.version if newest else 0
-    if request.expected_version != newest_version:
+    if expected_version != newest_version:
         raise PreconditionFailed(
             f"The newest control is version {newest_version}, If-Match names"
-            f" {request.expected_version}. Read it and decide again.",
+            f" {expected_version}. Read it and decide again.",
             version=newest_version,
         )
     # Read again: the run may have finished since the request looked it up.
@@ -168,12 +161,12 @@ def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:
         raise Conflict(
             f"Run {run.id} has {run.status}: no probe will apply a control.", status=run.status
         )
-    if request.control.capability not in run.capabilities:
+    if control.capability not in run.capabilities:
         raise Unprocessable(
-            f"The probe of run {run.id} can't do {request.control.capability}; "
+            f"The probe of run {run.id} can't do {control.capability}; "
             f"it offers {', '.join(run.capabilities) or 'nothing'}.",
             code="capability_missing",
-            capability=request.control.capability,
+            capability=control.capability,
             capabilities=list(run.capabilities),
         )
 
