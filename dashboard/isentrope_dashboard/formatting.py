@@ -103,7 +103,7 @@ def seconds(value: float | None) -> str:
     """A duration in seconds with three significant digits."""
     if value is None or not math.isfinite(value):
         return number(value)
-    digits = 2 if value < 10 else 1 if value < 100 else 0
+    digits = next((digits for limit, digits in ((10, 2), (100, 1)) if value < limit), 0)
     return f"{number(value, digits)} s"
 
 

@@ -95,8 +95,13 @@ class View:
 
     @property
     def axis(self) -> Axis:
-        chosen = self.query.get("x")
-        return "time" if chosen == "time" else "tokens" if chosen == "tokens" else "step"
+        match self.query.get("x"):
+            case "time":
+                return "time"
+            case "tokens":
+                return "tokens"
+            case _:
+                return "step"
 
     @property
     def smooth(self) -> int:

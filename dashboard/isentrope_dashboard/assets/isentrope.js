@@ -175,7 +175,7 @@
   }
   const chartIn = (place) => place.querySelector(":scope > .js-plotly-plot");
   function draw() {
-    const { step, planned } = live.run || {}, number = document.getElementById("run-step"), bar = document.getElementById("run-progress");
+    const { planned } = live.run || {}, number = document.getElementById("run-step"), bar = document.getElementById("run-progress");
     shown.forEach((one, id) => {
       const place = document.getElementById(id);
       if (one.place && one.place === place) return;
@@ -186,6 +186,8 @@
         refuse(place, error);
       }
     });
+    // The step of the overview's answer, which may be newer than that of the question whether there is a new one.
+    const answered = document.querySelector(".health")?.dataset.step, step = answered ? Number(answered) : live.run?.step;
     const words = step === undefined || step === null ? "" : step.toLocaleString("en-US");
     const tab = document.querySelector(".tabs [role=tab][data-active]");
     if (tab && tab !== live.tab) (live.tab = tab).scrollIntoView({ block: "nearest", inline: "nearest" }); // of more than fit

@@ -409,13 +409,9 @@ def alert_rows(alerts: Sequence[Alert], *, may_acknowledge: bool) -> list[Compon
         alerts, key=lambda one: (one.acknowledged_by is not None, one.level != AlertLevel.ACT)
     )
     for alert in worst[:ALERTS_SHOWN]:
-        tone = (
-            ""
-            if alert.acknowledged_by is not None
-            else "act"
-            if alert.level == AlertLevel.ACT
-            else "watch"
-        )
+        tone = "act" if alert.level == AlertLevel.ACT else "watch"
+        if alert.acknowledged_by is not None:
+            tone = ""
         head = row(
             chip(alert.level.capitalize(), tone),
             text(ALERT_KINDS.get(alert.kind, alert.kind), "strong"),

@@ -143,13 +143,8 @@ def _stages(item: ControlVersion) -> Component:
 
 def _older(item: ControlVersion) -> Component:
     word, tone, _ = _chip_of(item) if item.version else ("Start", "", "")
-    when = (
-        "step 0"
-        if not item.version
-        else ""
-        if item.applied_step is None
-        else f"step {count(item.applied_step)}"
-    )
+    applied = item.applied_step if item.version else 0
+    when = "" if applied is None else f"step {count(applied)}"
     return html.Div(
         [
             text(f"v{item.version}", "mono dim"),

@@ -109,10 +109,8 @@ def name_of(words: str | None, token_id: int | None) -> str:
 def readable(words: str) -> str:
     """Running text: lines stay, what can't be printed or turns the reading direction is shown by
     its number."""
-    return "".join(
-        c if c.isprintable() or c == "\n" else " " if c == "\t" else f"\\u{ord(c):04x}"
-        for c in words
-    )
+    plain = words.replace("\t", " ")
+    return "".join(c if c.isprintable() or c == "\n" else f"\\u{ord(c):04x}" for c in plain)
 
 
 def pull_of(lowering: float | None, raising: float | None) -> float | None:
@@ -291,9 +289,11 @@ def _running_text(
             if pull
             else ("Contribution", change(contribution))
         )
-        gradient = (
-            "clipped" if not kept else f"clipped if µ {wanted.mu:g}" if is_outlined else "kept"
-        )
+        gradient = "kept"
+        if not kept:
+            gradient = "clipped"
+        elif is_outlined:
+            gradient = f"clipped if µ {wanted.mu:g}"
         facts = [
             (f"“{visible(words)}”" if words else "Part of the next character", gradient),
             *([("Influence", change(effect))] if by == "influences" else []),

@@ -109,7 +109,9 @@ def percent_texts(places: Sequence[float]) -> list[str]:
 
 def duration_unit(largest: float) -> tuple[int, str]:
     """Seconds, minutes or hours: their length in seconds and their name."""
-    return (1, "s") if largest < 180 else (60, "min") if largest < 10800 else (3600, "h")
+    if largest < 180:
+        return 1, "s"
+    return (60, "min") if largest < 10800 else (3600, "h")
 
 
 def duration_texts(places: Sequence[float]) -> list[str]:

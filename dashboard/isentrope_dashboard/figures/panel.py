@@ -303,7 +303,9 @@ def begin(panel: Panel, shown: Shown, most: int = 7, *, looks_ahead: bool = True
     """A chart with its x axis, the zone of the next steps where it `looks_ahead`, the applied
     controls."""
     chart = Chart(shown.scheme, shown.scale)
-    gutter = 12 if panel.quantity is not None else GUTTER if panel.keys else NAMES
+    gutter = GUTTER if panel.keys else NAMES
+    if panel.quantity is not None:
+        gutter = 12
     chart.layout["margin"] = {"l": 48, "r": gutter, "t": 8, "b": 24}
     chart.x_axis(*(shown.ends if looks_ahead else shown.ends_now), most=most)
     if shown.is_live and looks_ahead:

@@ -402,18 +402,13 @@ def _tables(groups: Sequence[Group], *, everything: bool) -> tuple[Component, Co
     configs = [_joined([one.run.config for one in group.members]) for group in groups]
     rows = differences(configs, everything=everything)
     alike = "All parameters are alike." if any(configs) else "No run was started with config=."
-    parameters = (
-        _table(
-            groups,
-            "Parameter",
-            {
-                name: [text(v) if v is not None else None for v in values]
-                for name, values in rows.items()
-            },
-        )
-        if rows
-        else html.P(alike, className="dim")
-    )
+    cells = {
+        name: [None if value is None else text(value) for value in values]
+        for name, values in rows.items()
+    }
+    parameters = html.P(alike, className="dim")
+    if rows:
+        parameters = _table(groups, "Parameter", cells)
     if any(len(group.members) > 1 for group in groups):
         return parameters, html.P("Shown where runs are not grouped.", className="dim")
     histories = [group.members[0].history for group in groups]

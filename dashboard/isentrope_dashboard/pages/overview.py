@@ -230,6 +230,7 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
         ],
         className=f"health {look}".strip(),
         role="status",
+        **{"data-step": "" if run.step is None else run.step},
     )
 
 
@@ -305,7 +306,11 @@ def _compare_in_percent(early: float | None, now: float | None) -> Against:
     if early == 0:
         return "", "", "early 0"
     share = (now - early) / abs(early)
-    tone = "" if abs(share) < 0.05 else ("act" if share <= -0.25 else "ok" if share > 0 else "")
+    tone = ""
+    if share >= 0.05:
+        tone = "ok"
+    elif share <= -0.25:
+        tone = "act"
     return (
         f"{number(100 * share, 0, signed=True)}\N{NO-BREAK SPACE}%",
         tone,
@@ -337,7 +342,9 @@ def kpi_card(
         level.add(value)
     newest = last.value[-metrics.NEWEST_STEPS :]
     known = [value for value in newest if math.isfinite(value)]
-    now = median(known) if known else (math.nan if newest else None)
+    now = math.nan if newest else None
+    if known:
+        now = median(known)
     return _card_of(kpi.title, kpi.unit, kpi.written(now), kpi.against(level.level, now), course)
 
 

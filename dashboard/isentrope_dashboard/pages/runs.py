@@ -311,15 +311,10 @@ def filter_of(view: View) -> dict[str, Any] | None:
     if status in {*Status}:
         statuses &= {Status(status)}
     wanted = [str(each) for each in Status if each in statuses]
-    return (
-        {
-            **_filter(view),
-            "level": _LEVELS.get(health),
-            "status": None if len(wanted) == len(Status) else wanted,
-        }
-        if wanted
-        else None
-    )
+    if not wanted:
+        return None
+    asked = wanted if len(wanted) < len(Status) else None
+    return {**_filter(view), "level": _LEVELS.get(health), "status": asked}
 
 
 async def _counts(client: AsyncClient, view: View) -> RunCounts:
@@ -595,7 +590,8 @@ def project_row(name: str, counts: RunCounts, folded: Sequence[str]) -> dict[str
     running, act = counts.statuses.get(Status.RUNNING, 0), counts.levels.get(HealthLevel.ACT, 0)
     notes = [f"{count(counts.total)} {'run' if counts.total == 1 else 'runs'}"]
     notes += [f"{running} live"] if running else []
-    notes += [f"{act} {'needs' if act == 1 else 'need'} attention"] if act else []
+    if act:
+        notes.append(f"{act} {'needs' if act == 1 else 'need'} attention")
     shows = {
         "aria-expanded": str(is_open).lower(),
         "data-show": json.dumps({"fold": listed(after) if after else None}),

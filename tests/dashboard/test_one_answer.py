@@ -1,0 +1,137 @@
+"""While a run reports, each number of one name on the page is that of REST at the step shown."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from playwright.sync_api import Route, expect
+
+from isentrope.client import calls
+from isentrope_dashboard import formatting
+from isentrope_wire.control import Control
+from isentrope_wire.diagnosis.outlook import Outlook
+from tests.dashboard.conftest import OpenPage, Site
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+
+TRIED = Control(method="clip_v", mu_low=2.0, mu_high=2.0)
+PAUSES = [0.2] * 15 + [1.0] * 3
+"""Seconds between two steps."""
+READ = """() => {
+  const words = (name) => document.querySelector(name)?.textContent ?? "";
+  const ends = (chart) => Object.fromEntries((document.querySelector(`#${chart} .js-plotly-plot`)
+    ?.layout.meta?.ends ?? []).map(({ text, y }) => [text, y]));
+  return {
+    step: Number(words("#run-step").replace(/\\D/g, "")),
+    why: words(".health .why"),
+    kpis: Object.fromEntries([...document.querySelectorAll(".kpi")].map((card) =>
+      [card.querySelector("h2").textContent,
+       [card.querySelector(".kpi-value").textContent, card.querySelector(".small").textContent]])),
+    clipped: words("#control-clipped"), change: words("#control-change"),
+    ahead: words("#control-entropy"),
+    entropy: ends("chart-entropy"), pace: ends("chart-change"), share: ends("chart-clip"),
+  };
+}"""
+
+
+def words_of(outlook: Outlook) -> dict[str, Any]:
+    """What the page says, from one answer of REST."""
+    diagnosis, preview = outlook.diagnosis, outlook.preview
+    assert preview is not None
+    assert preview.forecast is not None
+    assert preview.pace is not None
+    assert diagnosis.forecast is not None
+    assert diagnosis.mean_pace is not None
+    assert diagnosis.entropy is not None
+    pace = diagnosis.mean_pace.value
+    change = formatting.pace(pace, diagnosis.entropy)
+    share = formatting.number(100 * pace / diagnosis.entropy, 1, signed=True)
+    with_it = preview.forecast.entropy[-1], preview.pace.value, preview.clip_fraction
+    return {
+        "why": diagnosis.message.replace(" %", "\u00a0%"),
+        "entropy": formatting.number(diagnosis.entropy),
+        "pace": (f"{share}\u00a0% a step", f"{change} nats a step"),
+        "asNow": (diagnosis.forecast.entropy[-1], pace),
+        "drawn": with_it,
+        "card": (
+            formatting.percent(preview.clip_fraction),
+            formatting.pace(preview.pace.value, preview.entropy),
+            formatting.number(preview.forecast.entropy[-1]),
+        ),
+    }
+
+
+def read_words(sample: dict[str, Any]) -> dict[str, Any]:
+    """The same of what the browser shows; the ends of lines as numbers."""
+
+    def end(chart: str, label: str) -> float:
+        ends: dict[str, float] = sample[chart]
+        return next(y for text, y in ends.items() if text.startswith(f"<b>{label}"))
+
+    charts = ("entropy", "pace", "share")
+    return {
+        "why": sample["why"],
+        "entropy": sample["kpis"]["Entropy"][0],
+        "pace": tuple(sample["kpis"]["Pace"]),
+        "asNow": (end("entropy", "as now"), end("pace", "as now")),
+        "drawn": tuple(end(chart, "with Clip_V") for chart in charts),
+        "card": (sample["clipped"], sample["change"], sample["ahead"]),
+    }
+
+
+def test_page_and_rest_agree_through_a_run(site: Site, open_page: OpenPage) -> None:
+    run = site.run(40)
+    page = open_page(f"/runs/{run}")
+    page.get_by_label("Method", exact=True).first.click()
+    page.get_by_role("option", name="Clip_V", exact=True).click()
+    for side in ("low", "high"):
+        page.locator(f"#control-mu-{side}").fill("2")
+    expect(page.locator("#control-form")).not_to_have_attribute("data-older", "")
+    page.wait_for_function(f"() => Object.keys(({READ})().share).length === 1")
+    answers: dict[int, Outlook] = {}
+
+    def ask() -> None:
+        outlook = site.client.ask(calls.outlook(run, TRIED))
+        assert outlook.diagnosis.step is not None
+        answers[outlook.diagnosis.step] = outlook
+
+    def report() -> None:
+        for pause in PAUSES:
+            site.more(run, 1)
+            ask()
+            time.sleep(pause)
+
+    ask()
+    reporting = threading.Thread(target=report)
+    reporting.start()
+    samples = []
+    while reporting.is_alive():
+        samples.append(page.evaluate(READ))
+        page.wait_for_timeout(50)
+    reporting.join()
+    assert len({sample["step"] for sample in samples}) >= len(PAUSES) / 3
+    for sample in samples:
+        assert read_words(sample) == words_of(answers[sample["step"]]), sample["step"]
+
+
+def test_an_older_answer_is_grey(site: Site, open_page: OpenPage) -> None:
+    page = open_page(f"/runs/{site.run(60)}")
+    form, numbers = page.locator("#control-form"), page.locator("#control-numbers")
+    page.get_by_label("Method", exact=True).first.click()
+    page.get_by_role("option", name="Clip_V", exact=True).click()
+    expect(page.locator(".handle.low .pill")).to_be_visible()
+    expect(form).not_to_have_attribute("data-older", "")
+    expect(numbers).to_have_css("opacity", "1")
+    before = numbers.inner_text()
+    waiting: list[Route] = []
+    page.route("**/news", lambda route: waiting.append(route))
+    page.locator("#control-mu-low").fill("3")
+    expect(form).to_have_attribute("data-older", "")
+    expect(numbers).to_have_css("opacity", "0.45")
+    expect(numbers).to_have_text(before, use_inner_text=True)
+    page.unroute("**/news")
+    expect(form).not_to_have_attribute("data-older", "")
+    expect(numbers).not_to_have_text(before, use_inner_text=True)
