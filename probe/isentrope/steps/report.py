@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, SupportsFloat
 
-import torch
 from torch import Tensor
 
 from isentrope.client.inline import RunHistory
 from isentrope.config import Coupling
-from isentrope.control import NOTHING_GATED, NOTHING_GATED_MESSAGE
 from isentrope.global_step import GlobalStep, read_ranks
 from isentrope.methods.what_if import WHAT_IF
 from isentrope.statistics import step as of_step
@@ -32,6 +26,8 @@ from isentrope.statistics.samples import SAMPLES, part_means
 from isentrope.statistics.sums import NOT_FINITE_GRADIENTS, StepSums
 from isentrope.statistics.texts import TokenTexts, add_texts, rollouts_of
 from isentrope.statistics.tokens import THRESHOLD_SOURCES
+from isentrope.steps.acknowledgement import Acknowledgement, Passage
+from isentrope.steps.machine import Machine, current_device
 from isentrope_wire import metrics, reports
 from isentrope_wire.control import Control, Method
 from isentrope_wire.diagnosis.effect import dead_knobs
@@ -40,67 +36,8 @@ from isentrope_wire.methods import StepEvidence
 from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 
-GIB = 2.0**30
 INFLUENCE_TOLERANCE = 0.1
 """Of `entropy/influence_check`, beyond which no influence is reported."""
-UTILISATION_SECONDS = 2.0
-"""Between two questions to the driver, which takes milliseconds for one."""
-_STATM = Path("/proc/self/statm")
-
-
-def current_device() -> int | None:
-    """The CUDA or ROCm device of the calling thread; None before the first use of one, which this
-    is not."""
-    return torch.cuda.current_device() if torch.cuda.is_initialized() else None
-
-
-class Machine:
-    """Numbers of the process and of its device. Called from one thread, once a step."""
-
-    def __init__(self) -> None:
-        self._before: tuple[int, float] | None = None
-        self._asked_driver = -UTILISATION_SECONDS
-        self._driver_answers = torch.version.cuda is not None
-
-    def scalars(self, step: int, at: float, tokens: int, device: int | None) -> dict[str, float]:
-        """What is known of the step that was closed `at`, in seconds, with `tokens` of all
-        ranks."""
-        found = self._pace(step, at, tokens)
-        with suppress(OSError):
-            found[metrics.SYSTEM_HOST_MEMORY] = (
-                int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / GIB
-            )
-        if device is not None:
-            # The allocator's own counts: no kernel is waited for. Read once: torch flattens all of
-            # them for each question.
-            memory = torch.cuda.memory.memory_stats_as_nested_dict(device)
-            found[metrics.SYSTEM_DEVICE_MEMORY] = memory["allocated_bytes"]["all"]["current"] / GIB
-            found[metrics.SYSTEM_DEVICE_PEAK_MEMORY] = memory["reserved_bytes"]["all"]["peak"] / GIB
-            found |= self._utilisation(device)
-        return found
-
-    def _pace(self, step: int, at: float, tokens: int) -> dict[str, float]:
-        before, self._before = self._before, (step, at)
-        if before is None or step <= before[0] or at <= before[1]:
-            return {}
-        seconds = (at - before[1]) / (step - before[0])
-        found: dict[str, float] = {metrics.TIME_STEP_SECONDS: seconds}
-        return found | ({metrics.SYSTEM_TOKENS_PER_SECOND: tokens / seconds} if tokens else {})
-
-    def _utilisation(self, device: int) -> dict[str, float]:
-        now = time.monotonic()
-        if not self._driver_answers or now - self._asked_driver < UTILISATION_SECONDS:
-            return {}
-        self._asked_driver = now
-        try:
-            return {metrics.SYSTEM_DEVICE_UTILISATION: torch.cuda.utilization(device) / 100}
-        except (
-            ImportError,
-            RuntimeError,
-            getattr(sys.modules.get("pynvml"), "NVMLError", RuntimeError),
-        ):
-            self._driver_answers = False
-            return {}
 
 
 logger = logging.getLogger(__name__)
@@ -178,16 +115,7 @@ class ReportBuilder:
         self._dropped_before = False
         # The writer thread learns; a checkpoint, on the training thread, reads what was learnt.
         self._lock = threading.Lock()
-        self.has_gated: bool | None = None
-        """Whether tokens of any rank have passed the gate, by the reports that were built; None:
-        not known. On the rank that reports all of them."""
-        self._waiting: tuple[reports.ControlOutcome, ...] = ()
-        """Of controls that are active, but that no token has met yet."""
-        self._refused: set[int] = set()
-        """Versions that are active, but were rejected because nothing met them."""
-        self._shown_version = 0
-        """Version of the control that tokens of the last report met."""
-        self._gate_called = False
+        self._acknowledgement = Acknowledgement()
         self._logged_last: Mapping[str, float | Tensor] = {}
         """What was logged in the step closed last."""
         self._closed = 0
@@ -218,6 +146,11 @@ class ReportBuilder:
         self._calibration = read_exactly(Calibration, state["calibration"])
         self._alerts = read_exactly(AlertWatch, state["alerts"])
         self._epochs = read_exactly(Epochs, state["epochs"])
+
+    @property
+    def has_gated(self) -> bool | None:
+        """See `Acknowledgement.has_gated`; by the reports that were built."""
+        return self._acknowledgement.has_gated
 
     def not_sent(self) -> None:
         """Note that the report of the last step will not be built: it found no room."""
@@ -258,7 +191,7 @@ class ReportBuilder:
                 step=step,
                 recorded_at=recorded_at,
                 scalars={name: float(value) for name, value in scalars.items()},
-                control_version=self._shown_version,
+                control_version=self._acknowledgement.shown_version,
                 labels=_dropped_label(dropped),
             )
 
@@ -270,7 +203,7 @@ class ReportBuilder:
         logged, dropped = self._apply_limits(closed.logged)
         together = None if closed.measured is None else self._together(closed.measured)
         tokens = 0 if together is None or together.sums is None else together.sums.tokens
-        outcomes = self._acknowledged(closed, together)
+        outcomes = self._acknowledgement.take(closed.outcomes, _passage(closed, together))
         machine = self._machine.scalars(closed.step, recorded_at, tokens, device)
         if not logged.keys().isdisjoint(metrics.TIME_STEP_SECONDS.names):
             machine.pop(metrics.TIME_STEP_SECONDS, None)
@@ -282,7 +215,7 @@ class ReportBuilder:
             | {name: float(value) for name, value in logged.items()}
             | dict(self._transport_scalars())
             | ({} if together is None else _health(together)),
-            control_version=self._shown_version,
+            control_version=self._acknowledgement.shown_version,
             outcomes=outcomes,
             labels={
                 "control/method": str(closed.control.method),
@@ -308,50 +241,6 @@ class ReportBuilder:
         if closed.learn is not None:
             closed.learn(report)
         return report
-
-    def _acknowledged(
-        self, closed: ClosedStep, together: GlobalStep | None
-    ) -> tuple[reports.ControlOutcome, ...]:
-        """The outcomes that this report may carry. "Applied at step n" says that tokens of step n
-        passed the gate under it: until some do, it waits, and where steps are closed that gate
-        nothing it is rejected."""
-        gated = has_tokens = closed.gated
-        was_bypassed = self.has_gated is False
-        is_recorded = metrics.TOKEN_NOT_RECORDED not in closed.logged
-        if together is not None and not together.failed_ranks and is_recorded:
-            gated = together.sums is not None
-            has_tokens = together.sums is not None and together.sums.tokens > 0
-            if not gated and not self._gate_called:
-                self.has_gated = False
-        self._gate_called |= gated
-        if has_tokens:
-            self.has_gated = True
-        ready: list[reports.ControlOutcome] = []
-        waiting: list[reports.ControlOutcome] = []
-        # One that waited begins to act now; one of this step says itself at which it did.
-        began = [replace(outcome, step=closed.step) for outcome in self._waiting if has_tokens]
-        for outcome in (*(began or self._waiting), *closed.outcomes):
-            acts = has_tokens or (closed.measured is None and closed.ranks_gate)
-            if acts or outcome.state != reports.OutcomeState.APPLIED:
-                ready.append(outcome)
-            elif was_bypassed and not gated:
-                self._refused.add(outcome.version)
-                ready.append(
-                    reports.ControlOutcome(
-                        version=outcome.version,
-                        state=reports.OutcomeState.REJECTED,
-                        at=outcome.at,
-                        code=NOTHING_GATED,
-                        message=NOTHING_GATED_MESSAGE,
-                    )
-                )
-            else:
-                waiting.append(outcome)
-        self._waiting = tuple(waiting)
-        unmet = self._refused.union(outcome.version for outcome in waiting)
-        if has_tokens or closed.active.version not in unmet:
-            self._shown_version = closed.active.version
-        return tuple(ready)
 
     def _apply_limits(
         self, logged: Mapping[str, float | Tensor]
@@ -510,6 +399,24 @@ class ReportBuilder:
         if not self._warned:
             self._warned = True
             logger.warning(message, detail)
+
+
+def _passage(closed: ClosedStep, together: GlobalStep | None) -> Passage:
+    """What is known of the gate: of all ranks, or of this one."""
+    is_recorded = metrics.TOKEN_NOT_RECORDED not in closed.logged
+    is_of_all = together is not None and not together.failed_ranks and is_recorded
+    gated = has_tokens = closed.gated
+    if together is not None and is_of_all:
+        gated = together.sums is not None
+        has_tokens = together.sums is not None and together.sums.tokens > 0
+    return Passage(
+        step=closed.step,
+        active_version=closed.active.version,
+        gated=gated,
+        has_tokens=has_tokens,
+        is_of_all=is_of_all,
+        acts_elsewhere=closed.measured is None and bool(closed.ranks_gate),
+    )
 
 
 def _is_short(name: str) -> bool:
