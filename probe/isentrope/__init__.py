@@ -6,7 +6,7 @@ Read `probe.py` first. Then:
 - `kernels/`: how the token scores are computed in one pass
 - `statistics/`: mergeable sums of a step
 - `methods/`: which tokens' gradients take part
-- `control.py`: the active control; `hold.py`: thresholds moved from step to step to hold an entropy
+- `control.py`: the active control; `hold/`: thresholds moved from step to step to hold an entropy
 - `config.py`: the options of a probe; `lifecycle.py`: start and end of a run
 - `steps/`: what a step collects, how it is closed, its report
 - `distributed.py`: what the ranks exchange

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from isentrope.distributed import ResumeMessage
-from isentrope.hold import HoldController
+from isentrope.hold.controller import HoldController
 from isentrope.methods.basis import SelectionBasis
 from isentrope.steps.parts import Parts
 from isentrope.steps.report import ReportBuilder
@@ -32,7 +32,7 @@ from isentrope_wire import __version__
 from isentrope_wire.codec import decode_control, encode_control
 from isentrope_wire.control import CAPABILITIES
 from isentrope_wire.errors import CheckpointError
-from isentrope_wire.hold_decision import Action
+from isentrope_wire.hold_action import Action
 from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.reports import ControlSnapshot
 

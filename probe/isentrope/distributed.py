@@ -36,7 +36,7 @@ from isentrope.global_step import (
 from isentrope.methods.basis import SelectionBasis
 from isentrope.statistics.moments import no_threshold_sums
 from isentrope_wire.codec import decode_control, encode_control
-from isentrope_wire.hold_decision import Action
+from isentrope_wire.hold_action import Action
 from isentrope_wire.reports import ControlSnapshot
 
 if TYPE_CHECKING:

@@ -23,167 +23,19 @@ It begins where it adds what the thresholds added last, and ends where they suff
 spare, so that the planned change has no jump.
 
 `decide` is a pure function of measurements and state: no clock, no thread, no torch. `distrust`
-checks whether the calibrated prediction is good enough to act on, `Action` is the decision, and
-`control_under` the control that results."""
+checks whether the calibrated prediction is good enough to act on; the decision itself, and the
+control that results, are in `hold_action.py`."""
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
-from isentrope_wire import metrics
-from isentrope_wire.control import Control, Hold, HoldLever, HoldSide, Method, Scope
-from isentrope_wire.errors import CodecError
-from isentrope_wire.methods import SUGGESTED
-from isentrope_wire.numbers import document_of, read
-from isentrope_wire.reports import HOLD_STATE, HOLD_WHY
+from isentrope_wire.control import Control, Hold, HoldLever, HoldSide, Scope
+from isentrope_wire.hold_action import Action, HoldStatus, clipping_method
 from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums
-
-
-class HoldStatus(StrEnum):
-    """What the hold does in a step."""
-
-    HOLDING = "holding"
-    """The threshold is the one that the correction needs."""
-    SLEWING = "slewing"
-    """The threshold moves towards it, as far as one step may move it."""
-    LIMIT = "limit"
-    """More would have to be clipped than mu_min or max_fraction allows."""
-    APPROACHING = "approaching"
-    """The target is far, and the entropy moves towards it."""
-    RESTING = "resting"
-    """Nothing has to be clipped."""
-    SIDE = "side"
-    """Nothing is clipped: it would take clipping on the side that is not allowed."""
-    FALLBACK = "fallback"
-    """It waits: the prediction is not good enough to act on, or the target can't be had. The
-    requested method and thresholds are active."""
-    ENDED = "ended"
-    """The reward guard ended it: the requested method and thresholds are active."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the hold decides nothing."""
-        return self in (HoldStatus.FALLBACK, HoldStatus.ENDED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
-    """The decision for one step."""
-
-    version: int
-    """Version of the control that requested the hold; without effect under another one."""
-    status: HoldStatus
-    scope: Scope = Scope.ALL
-    """`decreasing` or `increasing` with a threshold."""
-    mu: float | None = None
-    """Both thresholds, in standard deviations; None: nothing is clipped, or the requested
-    thresholds are active."""
-    bonus: float | None = None
-    """Coefficient of an entropy bonus in the place of thresholds; None: there is none."""
-    reason: str = ""
-    """Why the entropy is not held, or what to know of the target, for a person; empty where there
-    is nothing to say."""
-    target: float | None = None
-    """H* of the step, in nats; None while it is not known."""
-    steps_to_target: float | None = None
-    """At the present pace; with APPROACHING alone."""
-    gain: float | None = None
-    drift: float | None = None
-    resting_point: float | None = None
-    """Resting point of the step that the decision is made from, see `EntropyEstimate`. None: not
-    known yet."""
-
-    def encode(self) -> bytes:
-        """As rank 0 broadcasts it."""
-        return json.dumps(document_of(self)).encode()
-
-    @classmethod
-    def decode(cls, content: bytes) -> Action:
-        """Read what `encode` wrote."""
-        try:
-            return read(cls, json.loads(content))
-        except ValueError as error:
-            raise CodecError(
-                f"expected rank 0's decision on a held entropy, got {content[:80]!r} ({error})."
-            ) from error
-
-
-def undecided(version: int) -> Action:
-    """The action of a step in which a control becomes active before a decision was made for it."""
-    return Action(
-        version=version,
-        status=HoldStatus.FALLBACK,
-        reason="No decision has been made for this control yet.",
-    )
-
-
-def clipping_method(pushed: Control) -> Method:
-    """The method whose thresholds are moved."""
-    return SUGGESTED if pushed.method == Method.NONE else pushed.method
-
-
-def control_under(action: Action | None, pushed: Control) -> Control:
-    """The control of a step: the requested one, with the thresholds that were decided for it."""
-    if action is not None and action.bonus is not None:
-        known = Method.ENTROPY_BONUS.parameters
-        kept = {name: value for name, value in pushed.parameters.items() if name in known}
-        return Control(
-            method=Method.ENTROPY_BONUS,
-            parameters={**kept, "coefficient": action.bonus},
-            reason=pushed.reason,
-            guard=pushed.guard,
-        )
-    if (
-        action is None
-        or action.status.is_idle
-        or (action.mu is None and pushed.method == Method.NONE)
-    ):
-        return pushed
-    return replace(
-        pushed,
-        method=clipping_method(pushed),
-        mu_low=action.mu,
-        mu_high=action.mu,
-        scope=action.scope,
-    )
-
-
-def hold_scalars(action: Action | None, pushed: Control) -> dict[str, float]:
-    """The metrics of a hold in a step's report; none where no hold is requested."""
-    hold = pushed.held
-    if action is None or hold is None:
-        return {}
-    active = control_under(action, pushed)
-    if action.status == HoldStatus.ENDED:
-        return {}
-    numbers = {
-        metrics.HOLD_TARGET: hold.target_entropy if action.target is None else action.target,
-        metrics.HOLD_STEPS_TO_TARGET: action.steps_to_target,
-        metrics.HOLD_MU: action.mu,
-        metrics.HOLD_BONUS: action.bonus,
-        metrics.HOLD_GAIN: action.gain,
-        metrics.HOLD_DRIFT: action.drift,
-        metrics.HOLD_RESTING_POINT: action.resting_point,
-        metrics.CONTROL_MU_LOW: active.mu_low,
-        metrics.CONTROL_MU_HIGH: active.mu_high,
-    }
-    return {name: number for name, number in numbers.items() if number is not None}
-
-
-def hold_labels(action: Action | None) -> dict[str, str]:
-    """The labels of a hold in a step's report."""
-    if action is None:
-        return {}
-    labels = {HOLD_STATE: str(action.status)}
-    if action.reason:
-        labels[HOLD_WHY] = action.reason
-    return labels
-
 
 COMPARED_STEPS = 5
 """Predictions that must have been compared with their observation before the first action."""
@@ -191,6 +43,39 @@ SIGN_AGREEMENT_TO_BEGIN = 0.65
 SIGN_AGREEMENT_TO_GO_ON = 0.35
 """Below the half that chance gives: near the target the changes are small and their signs random,
 however good the gain is. The bound of the beginning would end every hold that succeeds."""
+RATE = 0.2
+"""Share of the distance to the target that one step corrects: low enough for numbers that are noisy
+and some steps late."""
+LOOK_AHEAD = 9
+"""Steps. A share RATE of the way to a target that moves stays behind by its change in 1 / RATE
+steps, and the entropy behind the resting point by some four, with a beta_1 of 0.9."""
+FAR = 0.1
+"""Share of the target: an entropy further from it approaches it, and is not held."""
+PACE_WEIGHT = 0.2
+"""Weight of one step in the pace from which the steps to the target are counted."""
+LONGEST_WAY = 10_000
+"""Steps to the target; at a slower pace there is no number."""
+HYSTERESIS = 0.05
+"""Clipping begins when it contributes this share of the largest correction, and ends when it
+contributes nothing: with one bound for both, noise would switch it on and off."""
+SLEW_FACTOR = 2.0
+SLEW_STEP = 0.1
+"""From one step to the next mu goes to at most SLEW_FACTOR mu + SLEW_STEP, and back, so that one
+step's outliers move it little. It starts where clipping begins: steps with thresholds that no token
+reaches would have no effect."""
+LARGEST_BONUS = 1.0
+"""Coefficient of a bonus, either way: TRL's `entropy_coef_max`. With -5 an entropy fell no further
+than with -1: the optimiser normalises the gradient, and the gain went to 0."""
+BONUS_STEP = 0.5
+"""A bonus changes by at most what moves the entropy by this share of the largest correction, or by
+half of itself where that is more."""
+MARGIN = 1.0
+"""Thresholds take over from a bonus where they reach this share of the largest correction more than
+is wanted."""
+LARGEST_LAG = 5
+"""Steps; older numbers are not acted on."""
+_HALVINGS = 30
+"""Bisections of the interval that has the threshold: to a millionth of a standard deviation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,41 +139,6 @@ class EntropyEstimate:
     def resting_point(self) -> float:
         """s: where the entropy would come to rest, in nats."""
         return self.mean_entropy + self.to_come
-
-
-RATE = 0.2
-"""Share of the distance to the target that one step corrects: low enough for numbers that are noisy
-and some steps late."""
-LOOK_AHEAD = 9
-"""Steps. A share RATE of the way to a target that moves stays behind by its change in 1 / RATE
-steps, and the entropy behind the resting point by some four, with a beta_1 of 0.9."""
-FAR = 0.1
-"""Share of the target: an entropy further from it approaches it, and is not held."""
-PACE_WEIGHT = 0.2
-"""Weight of one step in the pace from which the steps to the target are counted."""
-LONGEST_WAY = 10_000
-"""Steps to the target; at a slower pace there is no number."""
-HYSTERESIS = 0.05
-"""Clipping begins when it contributes this share of the largest correction, and ends when it
-contributes nothing: with one bound for both, noise would switch it on and off."""
-SLEW_FACTOR = 2.0
-SLEW_STEP = 0.1
-"""From one step to the next mu goes to at most SLEW_FACTOR mu + SLEW_STEP, and back, so that one
-step's outliers move it little. It starts where clipping begins: steps with thresholds that no token
-reaches would have no effect."""
-LARGEST_BONUS = 1.0
-"""Coefficient of a bonus, either way: TRL's `entropy_coef_max`. With -5 an entropy fell no further
-than with -1: the optimiser normalises the gradient, and the gain went to 0."""
-BONUS_STEP = 0.5
-"""A bonus changes by at most what moves the entropy by this share of the largest correction, or by
-half of itself where that is more."""
-MARGIN = 1.0
-"""Thresholds take over from a bonus where they reach this share of the largest correction more than
-is wanted."""
-LARGEST_LAG = 5
-"""Steps; older numbers are not acted on."""
-_HALVINGS = 30
-"""Bisections of the interval that has the threshold: to a millionth of a standard deviation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ import torch
 import isentrope
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.errors import CheckpointError
-from isentrope_wire.hold_decision import hold_labels, undecided
+from isentrope_wire.hold_action import hold_labels, undecided
 from isentrope_wire.reports import OutcomeState, StepReport
 from tests.probe.ranks.gang import one_after_another, run_ranks
 from tests.probe.tiny_loop import (

@@ -18,7 +18,8 @@ from isentrope_wire.answers import Page, RunDetail, SeriesAnswer, StepReport
 from isentrope_wire.control import Control, Hold, HoldSide
 from isentrope_wire.control_answers import ControlVersion, State
 from isentrope_wire.diagnosis.health import Diagnosis
-from isentrope_wire.hold_decision import Action, HoldState
+from isentrope_wire.hold_action import Action
+from isentrope_wire.hold_decision import HoldState
 from isentrope_wire.numbers import Answer, document_of, read, read_exactly
 from isentrope_wire.what_if import BinSums, WhatIfSums
 

@@ -20,7 +20,7 @@ from isentrope_dashboard.figures.chart import Chart, missing_steps
 from isentrope_dashboard.figures.panel import Figure, Panel, Quantity, Shown, begin
 from isentrope_dashboard.formatting import count, number, percent, threshold
 from isentrope_wire.answers import HistogramColumns, SeriesColumns
-from isentrope_wire.hold_decision import clipping_method
+from isentrope_wire.hold_action import clipping_method
 from isentrope_wire.metrics import CONTROL_MU_HIGH, CONTROL_MU_LOW
 
 Floats = npt.NDArray[np.float64]

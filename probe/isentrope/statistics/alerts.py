@@ -23,7 +23,7 @@ from isentrope_wire.diagnosis.measures import Measures
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, cause_of, change_parts, mean_parts
 from isentrope_wire.diagnosis.rules import Finding
 from isentrope_wire.diagnosis.story import Excused, cause_among, follows, is_no_collapse
-from isentrope_wire.hold_decision import HoldStatus
+from isentrope_wire.hold_action import HoldStatus
 from isentrope_wire.numbers import is_usable, part_of, percent
 from isentrope_wire.reports import (
     HOLD_STATE,

@@ -25,7 +25,7 @@ from isentrope.statistics.tokens import TokenBatch
 from isentrope.steps.open_step import OpenStep
 from isentrope.steps.parts import Parts
 from isentrope.steps.report import ClosedStep, NumbersOfRanks
-from isentrope_wire.hold_decision import Action
+from isentrope_wire.hold_action import Action
 from isentrope_wire.metrics import PROBE_FAILURES, PROBE_RESCORE_SECONDS, PROBE_SECONDS
 
 if TYPE_CHECKING:

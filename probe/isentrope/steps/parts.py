@@ -10,7 +10,7 @@ from isentrope.config import ProbeConfig
 from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, Ranks
 from isentrope.guard import Guard, Stopwatch, Warnings
-from isentrope.hold import HoldController
+from isentrope.hold.controller import HoldController
 from isentrope.methods.basis import SelectionBasis
 from isentrope.statistics.texts import TokenTexts
 from isentrope.steps.report import ReportBuilder

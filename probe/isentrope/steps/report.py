@@ -31,7 +31,7 @@ from isentrope.steps.machine import Machine, current_device
 from isentrope_wire import metrics, reports
 from isentrope_wire.control import Control, Method
 from isentrope_wire.diagnosis.effect import dead_knobs
-from isentrope_wire.hold_decision import Action, hold_labels, hold_scalars
+from isentrope_wire.hold_action import Action, hold_labels, hold_scalars
 from isentrope_wire.methods import StepEvidence
 from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums

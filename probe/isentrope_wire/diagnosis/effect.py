@@ -19,6 +19,7 @@ from isentrope_wire import hold_decision, metrics
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.control_answers import EffectCurve, EffectCurves, PredictedEffect
 from isentrope_wire.diagnosis.course import Course
+from isentrope_wire.hold_action import Action
 from isentrope_wire.methods import (
     RATIO_TOLERANCE,
     SUGGESTED,
@@ -380,7 +381,7 @@ def expected_action(
     entropy: float,
     early_level: float | None,
     highest: float,
-) -> hold_decision.Action:
+) -> Action:
     """What the probe would decide for a held entropy, once its threshold has moved as far as it is
     going to.
 

@@ -50,7 +50,7 @@ from isentrope_wire.diagnosis.guard import lost_reward
 from isentrope_wire.diagnosis.pull import Cause, cause_of
 from isentrope_wire.diagnosis.slope import slope_of
 from isentrope_wire.diagnosis.trust import PredictionTrust, prediction_trust
-from isentrope_wire.hold_decision import Action, HoldStatus, control_under
+from isentrope_wire.hold_action import Action, HoldStatus, control_under
 from isentrope_wire.methods import Method
 from isentrope_wire.numbers import (
     Answer,

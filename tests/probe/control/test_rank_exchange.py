@@ -14,7 +14,7 @@ import isentrope
 from isentrope.distributed import FIRST_CAPACITY, RankExchange, Ranks, StepStart
 from isentrope.methods.basis import SelectionBasis
 from isentrope_wire.codec import encode_control
-from isentrope_wire.hold_decision import Action, HoldStatus
+from isentrope_wire.hold_action import Action, HoldStatus
 from isentrope_wire.reports import ControlSnapshot
 from tests.probe.tiny_loop import pushed
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from isentrope.hold import EntropyEstimator
+from isentrope.hold.estimate import EntropyEstimator
 from isentrope_wire.control import Control, Hold, Method, Scope
-from isentrope_wire.hold_decision import Action, Calibrated, HoldState, Measured, decide
+from isentrope_wire.hold_action import Action
+from isentrope_wire.hold_decision import Calibrated, HoldState, Measured, decide
 from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfCurve, WhatIfSums
 
 GAIN = 0.5

@@ -9,6 +9,7 @@ from statistics import fmean
 import pytest
 
 from isentrope_wire.control import LARGEST_CHANGE, Control, Hold, HoldLever, HoldSide, Method, Scope
+from isentrope_wire.hold_action import HoldStatus, control_under
 from isentrope_wire.hold_decision import (
     BONUS_STEP,
     HYSTERESIS,
@@ -19,10 +20,8 @@ from isentrope_wire.hold_decision import (
     Calibrated,
     EntropyEstimate,
     HoldState,
-    HoldStatus,
     Measured,
     Plan,
-    control_under,
 )
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 from tests.probe.hold.collapsing_plant import GAIN, TRUSTED, CollapsingPlant, decided, step_sums

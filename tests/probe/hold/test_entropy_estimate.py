@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isentrope.hold import (
+from isentrope.hold.estimate import (
     DRIFT_WEIGHT,
     LARGEST_MISSED,
     MISSED_WEIGHT,

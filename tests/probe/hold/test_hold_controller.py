@@ -10,17 +10,10 @@ from typing import Any
 
 import pytest
 
-from isentrope.hold import HoldController
+from isentrope.hold.controller import HoldController
 from isentrope_wire.control import Control
-from isentrope_wire.hold_decision import (
-    SLEW_FACTOR,
-    SLEW_STEP,
-    Action,
-    HoldStatus,
-    hold_labels,
-    hold_scalars,
-    undecided,
-)
+from isentrope_wire.hold_action import Action, HoldStatus, hold_labels, hold_scalars, undecided
+from isentrope_wire.hold_decision import SLEW_FACTOR, SLEW_STEP
 from isentrope_wire.reports import ControlSnapshot, StepReport
 from tests.probe.hold.collapsing_plant import step_sums
 

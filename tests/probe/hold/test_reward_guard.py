@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from isentrope.hold import REWARD_WINDOW, own_fall, reward_falls
+from isentrope.hold.reward_guard import REWARD_WINDOW, own_fall, reward_falls
 
 
 def first_alarm(rewards: list[float], own: float = 0.0) -> int | None:

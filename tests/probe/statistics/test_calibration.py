@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from isentrope.hold import EntropyEstimator
+from isentrope.hold.estimate import EntropyEstimator
 from isentrope.statistics.calibration import WARM_UP, CalibratedPrediction, Calibration, Momentum
 from isentrope_wire.diagnosis.course import Course
 
