@@ -229,7 +229,6 @@ HARDER = {
     "docs/integrations/slime.md": (18.5, 2.0),
     "docs/integrations/verl.md": (17.5, 2.0),
     "docs/mcp.md": (17.5, 2.0),
-    "docs/methods.md": (22.5, 5.0),
     "docs/metrics.md": (17.0, 3.5),
     "docs/reference/command-line.md": (19.0, 2.0),
     "docs/reference/index.md": (18.0, 2.0),

@@ -91,7 +91,7 @@ def test_every_method_and_scope_has_its_place_and_an_example() -> None:
     assert {example(line).method for line in EXAMPLES} == set(SECTIONS)
     for name, text in SECTIONS.items():
         assert f'method="{name}"' in text
-        assert "arXiv:" in text or "eq. " in text, name
+        assert "https://arxiv.org/abs/" in text, name
         assert f"| `{name}` |" in GUIDE
     assert all(f"`{scope}`" in IN_COMMON for scope in Scope)
 
