@@ -232,7 +232,6 @@ HARDER = {
     "docs/metrics.md": (17.0, 3.5),
     "docs/reference/command-line.md": (19.0, 2.0),
     "docs/reference/index.md": (18.0, 2.0),
-    "docs/security.md": (19.5, 3.0),
     "docs/trackers.md": (17.5, 2.5),
     "docs/upgrading.md": (18.5, 2.0),
 }
