@@ -25,7 +25,7 @@ def metrics_page(_: str) -> str:
                 "Every metric that Isentrope reports by itself. Entropies and scores are in nats."
                 " What was not measured is absent,"
             ),
-            "never 0. Other metrics of a loop keep their own names.",
+            "never zero. Other metrics of a loop keep their own names.",
             "",
             "## Reported by every probe",
             "",

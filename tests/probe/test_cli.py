@@ -470,18 +470,22 @@ def test_a_missing_extra_of_a_command_is_named(monkeypatch: pytest.MonkeyPatch, 
     assert install_command(name) in result.stderr
 
 
-def test_a_missing_extra_is_named_with_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("up", "isentrope_server.commands.up"), ("demo", "isentrope_trainer.commands.demo")],
+)
+def test_missing_extra_is_named_with_its_installation(
+    monkeypatch: pytest.MonkeyPatch, name: str, place: str
 ) -> None:
     @click.command()
-    def up() -> None:
+    def command() -> None:
         raise ModuleNotFoundError("No module named 'fastapi'", name="fastapi")
 
-    monkeypatch.setattr("isentrope_server.commands.up", up)
-    result = CliRunner().invoke(frame.main, ["up"])
+    monkeypatch.setattr(place, command)
+    result = CliRunner().invoke(frame.main, [name])
     assert result.exit_code == 1
     assert (
-        result.output == "Error: `isentrope up` needs the extra server,dashboard:"
+        result.output == f"Error: `isentrope {name}` needs the extra server,dashboard:"
         f" {install_command('server,dashboard')} (there is no fastapi).\n"
     )
 

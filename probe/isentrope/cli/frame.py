@@ -62,6 +62,7 @@ _EXTRA_OF_PACKAGE = {
     "isentrope_trainer": "trainer",
 }
 _EXTRA_OF_COMMAND = {
+    "demo": "server,dashboard",
     "mcp": "mcp",
     "up": "server,dashboard",
     "watch": "watch",
