@@ -23,10 +23,11 @@ from tests.faults.stage import ENDLESS, REPOSITORY, Stage, Trainer
 from tests.system.running_server import wait_for
 
 SHARED = (
-    "probe/isentrope_wire/v1/telemetry.proto",
+    "probe/isentrope_wire/reports.py",
     "server/isentrope_server/store/migrations/versions",
 )
-"""Versions between which none of this changed must work together, in both directions."""
+"""Where the numbers of protocol and tables stand. Versions between which neither changed must work
+together, in both directions."""
 PACKAGES = ("probe", "server", "dashboard", "trainer")
 BOTH_LIVE_SECONDS = 60.0
 UNREAD = 10
@@ -187,9 +188,10 @@ def silent_connections(stage: Stage) -> Verdict:
 
 
 def oldest_version() -> str:
-    """The commit since which protocol and tables are as they are; empty: no clone with a
+    """The commit since which protocol and tables have their numbers; empty: no clone with a
     history."""
-    command = ["git", "log", "-1", "--format=%H", "--", *SHARED]
+    changed = "^(PROTOCOL_VERSION|revision) = "
+    command = ["git", "log", "-1", "--format=%H", f"-G{changed}", "--", *SHARED]
     return subprocess.run(
         command, cwd=REPOSITORY, capture_output=True, text=True, check=False
     ).stdout.strip()
