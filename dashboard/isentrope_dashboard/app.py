@@ -38,7 +38,7 @@ from isentrope_dashboard.live import (
     log_first,
     refusal,
 )
-from isentrope_dashboard.pages import access, compare, run, runs, start
+from isentrope_dashboard.pages import access, compare, project, run, runs, start
 from isentrope_dashboard.view import View
 
 PAGE, PATH, NOTIFICATIONS = "page", "path", "notifications"
@@ -64,7 +64,7 @@ def parts_of(view: View) -> Sequence[Part]:
     """What stays up to date on the page of this address."""
     if view.run_id is not None:
         return run.parts_of(view)
-    return [compare.PART] if view.path.rstrip("/") == compare.PATH else []
+    return {"": [project.PART], compare.PATH: [compare.PART]}.get(view.path.rstrip("/"), [])
 
 
 def shell() -> dmc.MantineProvider:

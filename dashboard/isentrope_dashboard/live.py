@@ -20,7 +20,7 @@ import re
 import time
 import traceback
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -176,6 +176,8 @@ class Part:
     properties: Mapping[str, str] = field(default_factory=dict)
     """Id of a Dash component -> its property that gets the value: `rowData` of a grid, `data` of a
     store; `call`: a function of the browser's scripts gets it."""
+    watches: Callable[[View], Iterable[calls.Call[Any]]] = lambda _view: ()
+    """On a page without a run: the answers of which a change is news for the part."""
     is_slow: bool = False
     """Whether it need not follow each step: it is read when the status or the control changed, and
     else every few seconds."""
@@ -291,13 +293,14 @@ class News:
             )
 
     async def _state(self, view: View) -> tuple[str, int]:
-        """The run of the page as JSON, and a digest that changes with it, or with any run that the
-        page compares."""
+        """The run of the page as JSON, and a digest that changes with it; on a page without a run,
+        with what its parts watch."""
         async with self._api.open() as client:
             if view.run_id is None:
+                watched = [call for part in self._parts_of(view) for call in part.watches(view)]
                 found = await asyncio.gather(
                     client.ask(calls.me()),
-                    *map(client.ask, map(calls.run, view.runs)),
+                    *map(client.ask, watched),
                     return_exceptions=True,
                 )
                 if isinstance(found[0], ApiError):

@@ -118,7 +118,7 @@ LINES: Final[Mapping[Scheme, tuple[str, ...]]] = {
         "#64748b",
     ),
 }
-"""Colours of several lines in one chart; each has a dash of its own, too (`DASHES`)."""
+"""Colours of several lines in one chart; a second line of one colour is dashed (`DASHES`)."""
 
 DASHES: Final = (
     "solid",
@@ -133,20 +133,25 @@ DASHES: Final = (
 
 
 def looks_of(names: Sequence[str]) -> list[int]:
-    """The number of a look for the line of each name: the same wherever it is drawn, unless an
-    earlier one has it here."""
+    """The number of a look for the line of each name: its colour is the same wherever it is drawn;
+    its dash, too, unless an earlier one has both here."""
     taken: list[int] = []
     for name in names:
         look = zlib.crc32(name.encode()) % len(DASHES)
         while look in taken:
-            look += 1
+            look += len(DASHES)
         taken.append(look)
     return taken
 
 
 def look_of(scheme: Scheme, look: int) -> tuple[str, str]:
     """Colour and dash of one of the looks, no two of which are alike."""
-    return LINES[scheme][look % len(DASHES)], DASHES[(look + look // len(DASHES)) % len(DASHES)]
+    return LINES[scheme][look % len(DASHES)], DASHES[look // len(DASHES) % len(DASHES)]
+
+
+def color_of(name: str) -> str:
+    """The colour of a name's lines, as the style sheet knows it in both schemes."""
+    return f"var(--line-{looks_of([name])[0]})"
 
 
 HEAT: Final[Mapping[Scheme, list[list[Any]]]] = {

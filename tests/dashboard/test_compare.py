@@ -4,6 +4,7 @@ runs."""
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +13,13 @@ import pytest
 from playwright.sync_api import expect
 
 from isentrope.client.connection import ApiError
+from isentrope_dashboard.app import ASSETS
 from isentrope_dashboard.components.basics import place_id
 from isentrope_dashboard.figures.chart import smoothed
 from isentrope_dashboard.figures.panel import Shown
-from isentrope_dashboard.pages import charts, compare, metrics, overview
+from isentrope_dashboard.pages import charts, compare, metrics, overview, project
 from isentrope_dashboard.pages.compare import differences
-from isentrope_dashboard.theme import look_of, looks_of
+from isentrope_dashboard.theme import LINES, color_of, look_of, looks_of
 from isentrope_dashboard.view import View
 from isentrope_server.store.reports.series import Series
 from isentrope_server.store.reports.series import columns as reduce
@@ -70,7 +72,7 @@ def test_only_different_parameters_are_shown() -> None:
     assert differences([{"a": 1}, {"a": 1}]) == {}
 
 
-def test_runs_differ_in_colour_and_dash(site: Site) -> None:
+def test_runs_are_drawn_under_their_own_names(site: Site) -> None:
     first, second = site.run(30, name=HOSTILE), site.run(20, change=named_by_verl)
     values = site.values(
         compare.PART, f"/compare?run={first}&run={second}&run=gone&metric=reward/mean&smooth=off"
@@ -123,9 +125,49 @@ def test_runs_of_one_name_are_told_apart(site: Site) -> None:
 
 def test_looks_differ_and_stay() -> None:
     names = [f"run-{number}" for number in range(30)]
-    looks = looks_of(names)
-    assert len({look_of("dark", look) for look in looks}) == len(names)
-    assert [looks_of([name])[0] for name in names[:2]] == looks[:2]
+    looks = [look_of("dark", look) for look in looks_of(names)]
+    assert len(set(looks)) == len(names)
+    alone = [look_of("dark", looks_of([name])[0]) for name in names]
+    assert [color for color, _ in looks] == [color for color, _ in alone]
+    assert {dash for _, dash in alone} == {"solid"}  # a dashed one means: a second of this colour
+
+
+def test_the_style_sheet_has_each_colour() -> None:
+    style = (ASSETS / "00-base.css").read_text()
+    light, dark = re.findall(r"^  (--line-0.*)$", style, re.MULTILINE)
+    for scheme, declared in (("light", light), ("dark", dark)):
+        assert re.findall(r"#\w+", declared) == list(LINES[scheme])  # type: ignore[index]
+    assert color_of("run-1") == f"var(--line-{looks_of(['run-1'])[0]})"
+
+
+def test_a_projects_runs_are_drawn_in_their_colours(site: Site) -> None:
+    runs = [site.run(20, project="wall"), site.run(10, project="wall")]
+    site.run(5, project="alone")
+    values = site.values(project.PART, "/?project=wall&smooth=off")
+    for metric in ("entropy/mean", "reward/mean"):
+        lines = {line["meta"]: line for line in values[f"chart-project-{metric}"]["data"]}
+        assert lines.keys() == set(runs)
+        for run, line in lines.items():
+            reported = site.client.series(run, metric).series[metric]
+            assert (line["x"], line["y"]) == (reported.step, reported.value)
+            assert line["line"]["color"] == look_of("light", looks_of([run])[0])[0]
+    assert site.values(project.PART, "/?project=alone") == {"project": None}
+    assert site.values(project.PART, "/") == {"project": None}  # of several projects
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_a_projects_charts_follow_its_runs(site: Site, open_page: OpenPage) -> None:
+    runs = [site.run(20, project="followed"), site.run(10, project="followed")]
+    page = open_page("/?order=project&q=followed")
+    page.get_by_role("button", name="Charts").click()
+    expect(page.locator(".project-charts .js-plotly-plot")).to_have_count(2)
+    site.more(runs[1], 5)
+    page.wait_for_function(
+        "run => document.querySelector('.project-charts .js-plotly-plot').data.some("
+        "line => line.meta === run && line.x.at(-1) === 15)",
+        arg=runs[1],
+    )
 
 
 def test_a_group_is_the_mean_of_its_runs_and_their_range() -> None:

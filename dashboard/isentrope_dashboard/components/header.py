@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 
 from isentrope_dashboard.components.basics import chip, icon, row, spacer, text
 from isentrope_dashboard.formatting import count, seconds
+from isentrope_dashboard.theme import color_of
 from isentrope_dashboard.view import link_to
 from isentrope_wire.answers import HealthLevel, RunSummary, Status, TokenScope
 
@@ -139,7 +140,7 @@ def run_middle(run: RunSummary, others: Sequence[RunSummary]) -> list[Component]
         searchable=True,
         w={"base": 150, "md": 240},
         size="xs",
-        leftSection=icon("run", 14),
+        leftSection=html.Span(icon("run", 14), style={"color": color_of(run.id)}),
         nothingFoundMessage="Not among the newest runs: find it in the list",
         **{"aria-label": "Run"},
     )

@@ -478,7 +478,12 @@ async def layout(_client: AsyncClient, view: View) -> Component:
     )
 
 
-PART = Part(name="compare", read=read, layout=layout)
+PART = Part(
+    name="compare",
+    read=read,
+    layout=layout,
+    watches=lambda view: map(calls.run, view.runs),
+)
 
 
 async def compare_page(client: AsyncClient, view: View) -> tuple[Component, str]:

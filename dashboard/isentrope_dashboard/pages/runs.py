@@ -40,8 +40,10 @@ from isentrope_dashboard.formatting import (
     told_apart,
 )
 from isentrope_dashboard.live import Api, add_browser_callback, refusal
-from isentrope_dashboard.pages import start
+from isentrope_dashboard.pages import project, start
 from isentrope_dashboard.pages.config import flat
+from isentrope_dashboard.pages.project import name_filters
+from isentrope_dashboard.theme import color_of
 from isentrope_dashboard.view import View, address_of, link_to, listed, listed_in
 from isentrope_wire.answers import (
     DigestControl,
@@ -146,6 +148,7 @@ async def runs_page(client: AsyncClient, view: View) -> tuple[Component, str]:
             _columns_menu(view, await _offered(client, view)),
             name="filters",
         ),
+        await project.PART.component(client, view),
         html.Section(_grid(view), className="card runs-card"),
         dcc.Store(id="runs-cursors", data={}),
         dcc.Store(id="runs-chosen", data=[]),
@@ -193,7 +196,7 @@ def _filters(view: View, options: Sequence[Any]) -> list[Component]:
 async def _offered(client: AsyncClient, view: View) -> list[dict[str, Any]]:
     """Columns to choose from: the list's own, the parameters of the 30 newest runs, the metrics
     that the newest reports."""
-    newest = await client.newest(calls.runs(**_filter(view)), 30)
+    newest = await client.newest(calls.runs(**name_filters(view)), 30)
     latest = (await client.ask(calls.latest(newest[0].id))).items if newest else []
     names = {_CONFIG + name for run in newest for name in flat(run.config)} | {
         _METRIC + item.name for item in latest
@@ -298,12 +301,6 @@ def _grid(view: View) -> dag.AgGrid:
     )
 
 
-def _filter(view: View) -> dict[str, Any]:
-    """The filters of the address, but health and status."""
-    longest = {"project": 500, "tag": 500, "q": 200}  # the API refuses more
-    return {name: view.query.get(name, "")[:length] or None for name, length in longest.items()}
-
-
 def filter_of(view: View) -> dict[str, Any] | None:
     """The address's filters as arguments of `calls.runs`; None where no run can pass them."""
     health, status = view.query.get("health", ""), view.query.get("status", "")
@@ -314,11 +311,11 @@ def filter_of(view: View) -> dict[str, Any] | None:
     if not wanted:
         return None
     asked = wanted if len(wanted) < len(Status) else None
-    return {**_filter(view), "level": _LEVELS.get(health), "status": asked}
+    return {**name_filters(view), "level": _LEVELS.get(health), "status": asked}
 
 
 async def _counts(client: AsyncClient, view: View) -> RunCounts:
-    return await client.ask(calls.run_counts(**_filter(view)))
+    return await client.ask(calls.run_counts(**name_filters(view)))
 
 
 def _options(counts: RunCounts, view: View) -> tuple[str, Any, Any, Any]:
@@ -565,10 +562,10 @@ def run_row(
         "share_lost": _share_lost(digest.share_lost if digest else None, tone),
         "steps_to_three_quarters_lost": _steps_left(run),
         "entropy": (
-            _line(digest.entropy_line, digest.entropy, "iris", top_entropy) if digest else MISSING
+            _line(run.id, digest.entropy_line, digest.entropy, top_entropy) if digest else MISSING
         ),
         "reward": (
-            _line(digest.reward_line, digest.reward, "dim", top_reward) if digest else MISSING
+            _line(run.id, digest.reward_line, digest.reward, top_reward) if digest else MISSING
         ),
         "step": f"{count(run.step)}{planned}",
         "control": _control(digest.control if digest else None),
@@ -602,9 +599,17 @@ def project_row(name: str, counts: RunCounts, folded: Sequence[str]) -> dict[str
         basics.text(" · ".join(notes), "dim"),
     ]
     button = html.Button(inside, type="button", className="project-row", **shows)
+    charts = html.Button(
+        "Charts",
+        type="button",
+        className="project-row charts",
+        title="Entropy and reward of its runs, above their rows",
+        **{"data-show": json.dumps({"project": name, "order": None})},
+    )
+    cells = [button, charts] if name else [button]
     return {
         "id": f":project:{name}",  # no run has a colon in its id
-        "project": html.Div(button, role="gridcell", style={"height": "100%"}),
+        "project": html.Div(cells, role="gridcell", className="project-head"),
     }
 
 
@@ -704,12 +709,13 @@ def _steps_left(run: RunSummary) -> str:
 
 
 def _line(
-    values: Sequence[float | None], newest: float | None, tone: str, top: float | None
+    run_id: str, values: Sequence[float | None], newest: float | None, top: float | None
 ) -> Any:
     if newest is None:
         return MISSING
     drawing = basics.sparkline(values, top)
-    line = html.I(className=f"spark {tone}", style={"--drawing": drawing})
+    style = {"--drawing": drawing, "--own": color_of(run_id)}
+    line = html.I(className="spark own", style=style)
     return html.Span([line, number(newest)])
 
 
