@@ -140,13 +140,12 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], content: bytes, read: Callabl
 
 
 def _write_plain(value: Any) -> object:
-    """A number of numpy, or a text of a class of its own, as MessagePack has it."""
-    for kind in (str, float):
-        if isinstance(value, kind):
-            return kind(value)
+    """A text of a class of its own, or a number of numpy, as MessagePack has it."""
+    if isinstance(value, str):
+        return str(value)
     if hasattr(value, "__index__"):
         return value.__index__()
-    raise NotImplementedError(f"{type(value).__name__} has no place in a report")
+    return float(value)
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_write_plain)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from enum import StrEnum
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,13 +97,28 @@ def test_message_survives_and_has_the_same_bytes_again(message: Payload) -> None
         assert codec.decode_what_if(codec.encode_what_if(message.what_if)) == message.what_if
 
 
-def test_nan_is_data_and_absence_stays() -> None:
-    report = codec.decode_payload(
-        codec.encode_payload(StepReport(step=1, recorded_at=0.0, scalars={"a": math.nan}))
-    )
+@pytest.mark.parametrize(
+    "bits", [0x7FF8_0000_0000_0000, 0xFFF8_0000_0000_0007, 0xFFF0 << 48, 1 << 63, 1]
+)
+def test_number_keeps_its_bits(bits: int) -> None:
+    """NaN with and without a payload, minus infinity, -0 and the smallest number."""
+    packed = struct.pack("<Q", bits)
+    (number,) = struct.unpack("<d", packed)
+    sent = StepReport(step=1, recorded_at=0.0, scalars={"a": number})
+    report = codec.decode_payload(codec.encode_payload(sent))
     assert isinstance(report, StepReport)
-    assert math.isnan(report.scalars["a"])
-    assert "b" not in report.scalars
+    assert list(report.scalars) == ["a"]
+    assert struct.pack("<d", report.scalars["a"]) == packed
+
+
+def test_numbers_of_numpy_travel() -> None:
+    report = StepReport(
+        step=np.int64(1),  # type: ignore[arg-type]
+        recorded_at=np.float32(2.5),  # type: ignore[arg-type]
+        scalars={np.str_("a"): np.float64(0.1)},
+    )
+    read = codec.decode_payload(codec.encode_payload(report))
+    assert read == StepReport(step=1, recorded_at=2.5, scalars={"a": 0.1})
 
 
 def what_if(*bins: Any, edge_set: int = EDGE_SET) -> dict[str, Any]:
