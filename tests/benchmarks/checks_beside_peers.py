@@ -2,7 +2,7 @@
 
     python -m venv peers && peers/bin/pip install rldoctor==0.2.0 rlprobe==0.1.0
     peers/bin/python tests/benchmarks/checks_beside_peers.py generate runs --seed 2000 --seeds 10
-    python tests/benchmarks/checks_beside_peers.py judge runs
+    python tests/benchmarks/checks_beside_peers.py judge runs --csv peers.csv
 
 `generate` writes the runs of 300 steps and what the peers say of them (rldoctor's live monitor
 every 25 steps; rlprobe's checks of each prefix, every 10; its failures begin at step 150). `judge`
@@ -83,8 +83,9 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("\n".join(map(json.dumps, rows)))
 
 
-def judge(folder: Path) -> None:
-    """Print a table of each scenario: runs found, first step, other kinds, what peers said."""
+def judge(folder: Path, table: Path | None) -> None:
+    """Print a table of each scenario: runs found, first step, other kinds, what peers said. `table`
+    gets it as CSV, with the peer's own kind by itself."""
     diagnosis_of = importlib.import_module("isentrope.cli.diagnose").diagnosis_of
     read_log = importlib.import_module("isentrope.cli.log_files").read_log
     theirs: dict[str, dict[str, int]] = json.loads((folder / "peers.json").read_text())
@@ -94,6 +95,7 @@ def judge(folder: Path) -> None:
         ours = {one.kind: one.step for one in diagnosis_of(read_log(path)).findings}
         runs[peer, scenario].append((ours, theirs.get(path.stem, {})))
     print("| scenario | found | median first step | other kinds | peer's first words, median |")
+    lines = [["peer", "scenario", "runs", "found", "step", "others", "of_peer", "its_step"]]
     for (peer, scenario), found in runs.items():
         kind = KINDS.get(scenario, "")
         steps = [ours[kind] for ours, _ in found if kind in ours]
@@ -101,9 +103,15 @@ def judge(folder: Path) -> None:
         words = Counter(name for _, peers in found for name in peers)
         first = {name: median(peers[name] for _, peers in found if name in peers) for name in words}
         step = f"{median(steps):g}" if steps else "-"
+        # A failure's own kind is that which the peer named in most of its runs.
+        own, of_peer = words.most_common(1)[0] if words else ("", 0)
+        counts = len(found), len(steps), step, sum(others.values()), of_peer, first.get(own, "-")
+        lines.append([peer, scenario, *map(str, counts)])
         print(
             f"| {peer} {scenario} | {len(steps)}/{len(found)} | {step} | {dict(others)} | {first} |"
         )
+    if table is not None:
+        table.write_text("".join(f"{','.join(line)}\n" for line in lines))
 
 
 if __name__ == "__main__":
@@ -112,8 +120,9 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=2_000)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--csv", type=Path)
     given = parser.parse_args()
     if given.what == "generate":
         generate(given.folder, given.seed, given.seeds)
     else:
-        judge(given.folder)
+        judge(given.folder, given.csv)

@@ -206,8 +206,12 @@ def after(step: int, value: float, early: float, pace: float = 0.0) -> float:
             "gradient", "growing", 145, 175, id="a gradient that grows and stays large",
         ),
         pytest.param(
-            lambda step: {"reward": after(step, math.nan, 0.4), "reward/mean": math.nan},
-            "not_finite", "", 0, 0, id="a reward that is NaN",
+            lambda step: {"reward/mean": after(step, math.nan, 0.4)},
+            "not_finite", "", 104, 104, id="a reward that is NaN from a step on",
+        ),
+        pytest.param(
+            lambda step: {"reward/mean": math.inf} if step == 70 else {},
+            "not_finite", "", 70, 70, id="one reward that is infinite",
         ),
         pytest.param(
             lambda step: {"reward/mean": 0.0, "advantage/zero_group_fraction": 0.1},
@@ -230,7 +234,7 @@ def after(step: int, value: float, early: float, pace: float = 0.0) -> float:
             "decline", "lost", 100, 112, id="a reward that falls off a cliff",
         ),
         pytest.param(
-            lambda step: {"reward/mean": healthy(0)["reward/mean"] + 0.2 * math.sin(step / 10)},
+            lambda step: {"reward/mean": 0.4 + 0.2 * math.sin(step / 10)},
             "decline", "lost", 19, 60, id="a reward that goes up and down",
         ),
         pytest.param(

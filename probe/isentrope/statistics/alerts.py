@@ -218,8 +218,8 @@ class AlertWatch:
                 alert = None
             else:
                 alert = alert_of(check.kind, finding, self._began.setdefault(check.kind, step))
-            # A jump is of one step: there is nothing to wait for.
-            if check.kind != "gradient":
+            # A jump, or an infinite reward, is of one step: there is nothing to wait for.
+            if check.kind not in {"gradient", "not_finite"}:
                 alert = self._lasting(check.kind, alert)
             if alert is not None and check.kind not in named:
                 cause = cause_among(check.kind, named)

@@ -96,6 +96,10 @@ class Measures:
     traces: dict[str, Trace] = field(default_factory=dict)
     not_finite: list[str] = field(default_factory=list)
     """Names of the newest step whose value is NaN or infinite."""
+    infinite: list[str] = field(default_factory=list)
+    """Those that are infinite."""
+    spoilt: dict[str, int] = field(default_factory=dict)
+    """Quantity -> steps in a row that it was NaN or infinite."""
     held_out: list[tuple[int, float]] = field(default_factory=list)
     """Index of a step, and its mean held-out score."""
     _held_out_names: list[str] = field(default_factory=list)
@@ -104,15 +108,19 @@ class Measures:
         """Pass what a step logged."""
         at, self.age = self.age, self.age + 1
         values: dict[str, float] = {}
-        self.not_finite = []
+        self.not_finite, self.infinite = [], []
         for name, value in scalars.items():
             quantity = quantity_of(name)
             if quantity is None:
                 continue
             if not math.isfinite(value):
                 self.not_finite.append(name)
+                self.infinite += [name] * math.isinf(value)
+                self.spoilt[quantity] = self.spoilt.get(quantity, 0) + 1
             elif is_usable(value) and (quantity not in values or name == quantity):
                 values[quantity] = value
+        for quantity in values:
+            self.spoilt.pop(quantity, None)
         held_out = {name: values.pop(name) for name in [*values] if name.startswith(HELD_OUT)}
         self._add_held_out(at, held_out)
         parts = sum(name.startswith(PART) for name in self.traces)

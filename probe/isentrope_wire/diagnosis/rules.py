@@ -50,6 +50,7 @@ _ALWAYS_FINITE = {
     )
 }
 """Quantities that every step can give."""
+_NAN_STEPS = 5
 _LATE = 60
 """Steps before which held-out scores, reward parts and a plateau are not judged."""
 
@@ -841,8 +842,13 @@ def gradient(measures: Measures) -> Finding | None:
 
 
 def not_finite(measures: Measures) -> Finding | None:
-    """A quantity that the checks read is NaN or infinite."""
-    names = [name for name in measures.not_finite if quantity_of(name) in _ALWAYS_FINITE]
+    """A quantity that the checks read is infinite, or is NaN for some steps: loggers write NaN for
+    what a step did not measure."""
+    names = [
+        name
+        for name in measures.not_finite
+        if quantity_of(name) in _ALWAYS_FINITE and _is_spoilt(measures, name)
+    ]
     if not names:
         return None
     verb = ("is", "are")[len(names) > 1]
@@ -851,6 +857,11 @@ def not_finite(measures: Measures) -> Finding | None:
         level=ACT,
         evidence={"values": float(len(names))},
     )
+
+
+def _is_spoilt(measures: Measures, name: str) -> bool:
+    steps = measures.spoilt.get(quantity_of(name) or "", 0)
+    return steps >= _NAN_STEPS or name in measures.infinite
 
 
 def value(measures: Measures) -> Finding | None:

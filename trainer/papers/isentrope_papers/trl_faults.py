@@ -82,6 +82,8 @@ TRL_FAULTS: dict[str, TrlFault] = {
     "format takes the reward": TrlFault(
         kinds=frozenset({"reward_parts", "reward_hacking"}),
         judges={_begins_as_asked: 1.0, _hardly_ever: 0.1},
+        # As many steps as are made must be enough to saturate it.
+        settings={"learning_rate": 4 * _RATE},
     ),
     "problems too easy": TrlFault(
         kinds=frozenset({"zero_advantage"}), judges={_nearly_always: 1.0}
@@ -94,7 +96,7 @@ TRL_FAULTS: dict[str, TrlFault] = {
         kinds=frozenset({"truncation", "zero_advantage/cut"}),
         settings={"max_completion_length": 3},
     ),
-    "NaN advantages": TrlFault(kinds=frozenset({"gradient", "not_finite"}), infinite_at=32),
+    "an infinite reward": TrlFault(kinds=frozenset({"gradient", "not_finite"}), infinite_at=32),
     "clip of 0.01, eight updates": TrlFault(
         kinds=frozenset({"clip_saturation"}),
         settings={"epsilon": 0.01, "num_iterations": 8, "learning_rate": 3 * _RATE},

@@ -3,11 +3,16 @@ healthy ones."""
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
 
 from isentrope.cli.diagnose import diagnosis_of
 from isentrope.cli.log_files import read_log
@@ -121,7 +126,7 @@ class Checks(Figure):
     claim = (
         "The checks find every failure that is made in a real training, by the probe and from what "
         "is logged alone, and say `act` of no healthy run. Beside two peers, on the peers' own "
-        "synthetic runs: docs/checks.md."
+        "synthetic runs, they are earlier."
     )
     chosen_late = (
         "Rules were mended on runs of seed 0: causes of `zero_advantage`, `kl` to what drew the "
@@ -131,6 +136,8 @@ class Checks(Figure):
 
     label = "failure"
     partial = True
+    beside_peers = True
+    """Whether the picture shows the peers' runs, too."""
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         steps = 40 if plan.quick else 120
@@ -154,25 +161,29 @@ class Checks(Figure):
             arms[HEALTHY + algorithm] = plan.run(**calm, algorithm=algorithm)
         arms[f"{HEALTHY}off-policy"] = plan.run(**{**calm, "prompts": 32, "updates_per_batch": 4})
         if plan.quick:
-            chosen = (
-                "problems too hard",
-                "30 times the learning rate",
-                f"{HEALTHY}grpo",
-            )
+            chosen = ("problems too hard", "30 times the learning rate", f"{HEALTHY}grpo")
             arms = {name: arms[name] for name in chosen}
         return {name: replace(arm, first_seed=FIRST_SEED) for name, arm in arms.items()}
 
     def draw(self, results: Results) -> Picture:
-        picture, (panel,) = panels(1, 1, height=3.6)
+        picture, axes = panels(1, 1 + self.beside_peers, height=4.6)
         found = self._found(results)
-        for place, of_seeds in enumerate(found.values()):
-            live = [one.found_at for one in of_seeds if one.found_at is not None]
-            by_log = [one.found_by_scalars for one in of_seeds if one.found_by_scalars is not None]
-            panel.plot(live, [place - 0.12] * len(live), "o", color="#0072B2", markersize=4)
-            panel.plot(by_log, [place + 0.12] * len(by_log), "s", color="#D55E00", markersize=4)
-        panel.set_yticks(range(len(found)), list(found))
-        panel.invert_yaxis()
-        panel.set(xlabel="step at which it was found: probe (round), log alone (square)")
+        rows = {
+            name: (_steps(one.found_at for one in of), _steps(one.found_by_scalars for one in of))
+            for name, of in found.items()
+            if not name.startswith(HEALTHY)
+        }
+        _draw_steps(axes[0], rows, "step of the first word: probe (round), log alone (square)")
+        if self.beside_peers:
+            peers = {
+                f"{row['scenario'].replace('_', ' ')} ({row['peer']})": (
+                    [float(row["step"])],
+                    [float(row["its_step"])],
+                )
+                for row in rows_of_peers()
+                if row["scenario"] != "healthy"
+            }
+            _draw_steps(axes[1], peers, "on the peers' own runs: here (round), the peer (square)")
         return picture
 
     def columns(self, run: Run) -> dict[str, object]:
@@ -182,13 +193,18 @@ class Checks(Figure):
         found = self._found(results)
         failed = [one for name, of in found.items() if not name.startswith(HEALTHY) for one in of]
         healthy = [one for name, of in found.items() if name.startswith(HEALTHY) for one in of]
-        live = sum(one.found_at is not None for one in failed)
-        by_log = sum(one.found_by_scalars is not None for one in failed)
+        live = _steps(one.found_at for one in failed)
+        by_log = _steps(one.found_by_scalars for one in failed)
         calm = sum(not one.acts for one in healthy)
         calm_by_log = sum(not one.acts_by_scalars for one in healthy)
+        others = sum(bool(one.others) for one in failed)
+        about_live = f", median step {median(live or [math.nan]):g}; in {others} another kind, too"
+        about_log = f", median step {median(by_log or [math.nan]):g}"
         return [
-            _share("the probe finds the failure in 95 %", live, len(failed), _FOUND),
-            _share("the log alone is enough in 95 %", by_log, len(failed), _FOUND),
+            _share(
+                "the probe finds 95 % of the failures", len(live), len(failed), _FOUND, about_live
+            ),
+            _share("the log alone does", len(by_log), len(failed), _FOUND, about_log),
             _share("no `act` of a healthy run", calm, len(healthy), 1.0),
             _share("nor from its log", calm_by_log, len(healthy), 1.0),
         ]
@@ -197,11 +213,33 @@ class Checks(Figure):
         return {label: [judged(run) for run in of] for label, of in self.finished(results).items()}
 
 
-def _share(statement: str, hits: int, of: int, least: float) -> Check:
+def rows_of_peers() -> list[dict[str, str]]:
+    """What `tests/benchmarks/checks_beside_peers.py` measured on the peers' own runs."""
+    with Path(__file__).with_name("peers.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _steps(of_runs: Iterable[int | None]) -> list[float]:
+    """Those that are known."""
+    return [float(step) for step in of_runs if step is not None]
+
+
+def _draw_steps(
+    panel: Axes, rows: Mapping[str, tuple[Sequence[float], Sequence[float]]], label: str
+) -> None:
+    for place, (round_ones, squares) in enumerate(rows.values()):
+        panel.plot(round_ones, [place - 0.15] * len(round_ones), "o", color="#0072B2", markersize=4)
+        panel.plot(squares, [place + 0.15] * len(squares), "s", color="#D55E00", markersize=4)
+    panel.set_yticks(range(len(rows)), list(rows))
+    panel.invert_yaxis()
+    panel.set(xlabel=label, xlim=(0, None))
+
+
+def _share(statement: str, hits: int, of: int, least: float, about: str = "") -> Check:
     return Check(
         statement=statement,
         holds=of > 0 and hits >= least * of,
-        number=f"{hits} of {of}",
+        number=f"{hits} of {of}{about}",
         test=f"counted over {of} runs",
     )
 
@@ -215,6 +253,7 @@ class ChecksUnderTrl(Checks):
         "TRL's own log alone, and say `act` of no healthy run."
     )
     chosen_late = "No rule was chosen on these runs."
+    beside_peers = False
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         if find_spec("trl") is None:
