@@ -1,0 +1,103 @@
+"""The diagnosis of a run, and the preview of a control.
+
+`diagnose` and `preview` are pure functions of what was measured over a run's first and last steps.
+Page, terminal, list of runs, assistants and the preview of a control show their numbers and
+sentences."""
+
+from __future__ import annotations
+
+from isentrope_wire.answers import HealthLevel
+from isentrope_wire.control import Control
+from isentrope_wire.diagnosis.effect import (
+    dead_parts,
+    effect_curves,
+    predicted_effect,
+)
+from isentrope_wire.diagnosis.health.answers import Diagnosis, Preview
+from isentrope_wire.diagnosis.health.held import forecast_unchanged, preview_hold
+from isentrope_wire.diagnosis.health.measured import Measured
+from isentrope_wire.diagnosis.health.sentences import (
+    describe_effect,
+    describe_findings,
+    describe_state,
+)
+from isentrope_wire.diagnosis.health.state import RunState, level_with, recent_findings
+from isentrope_wire.diagnosis.health.suggestion import suggest_control
+from isentrope_wire.diagnosis.pull import cause_of
+from isentrope_wire.diagnosis.trust import prediction_trust
+from isentrope_wire.methods import Method
+
+
+def diagnose(measured: Measured) -> Diagnosis:
+    """Level, sentence, cause, forecast and suggestion of a run as it is now."""
+    state = RunState(measured)
+    course = state.course
+    findings = recent_findings(measured, state.age)
+    message = describe_state(state) + describe_findings(findings)
+    suggestion, why_none = suggest_control(state, message)
+    is_over = measured.status.is_over
+    forecast, mean_pace = (None, None) if is_over else forecast_unchanged(state)
+    return Diagnosis(
+        level=level_with(state.level, findings),
+        step=measured.step,
+        entropy=None if course is None else course.entropy,
+        early_level=state.early,
+        share_lost=state.share_lost,
+        lost_in_steps=None if course is None else state.age,
+        pace=state.pace,
+        mean_pace=mean_pace,
+        forecast=forecast,
+        forecast_score=None if course is None else course.score,
+        prediction_trust=prediction_trust(
+            measured.predicted, measured.observed, of_unseen=measured.last.of_unseen
+        ),
+        steps_to_three_quarters_lost=None if is_over else state.steps_to_quarter(),
+        target=measured.target,
+        message=f"{message} {why_none}".rstrip(),
+        cause=(
+            None
+            if state.level == HealthLevel.HOLDING
+            else cause_of(measured.parts, state.direction)
+        ),
+        suggestion=suggestion,
+        alert=measured.alert,
+        verdict=measured.verdict,
+    )
+
+
+def preview(measured: Measured, control: Control, *, curves: bool = False) -> Preview:
+    """What a control would do if it were pushed now; with `curves` also its thresholds over their
+    range."""
+    state = RunState(measured)
+    course, last = state.course, measured.last
+    warnings = (
+        dead_parts(control, last)
+        if control.method != Method.NONE or control.hold is not None
+        else []
+    )
+    if control.held is not None:
+        effect, forecast, message = preview_hold(state, control)
+    else:
+        effect = predicted_effect(control, last, course)
+        forecast = None
+        if course is not None and effect is not None and effect.change is not None:
+            forecast = course.forecast(effect.change, effect.change_error or 0.0)
+        elif (
+            course is not None
+            and measured.active is not None
+            and control == measured.active.control
+        ):
+            forecast = course.forecast()
+        message = describe_effect(state, control, effect)
+    return Preview(
+        entropy=None if course is None else course.entropy,
+        forecast=forecast,
+        clip_fraction=None if effect is None else effect.clip_fraction,
+        clip_fraction_std=None if effect is None else effect.clip_fraction_std,
+        change=None if effect is None else effect.change,
+        pace=None if effect is None else effect.pace,
+        unchanged=forecast_unchanged(state)[1],
+        curves=effect_curves(control, last, course) if curves else None,
+        message=message,
+        warnings=warnings,
+    )

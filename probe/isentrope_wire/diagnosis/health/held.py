@@ -1,0 +1,162 @@
+"""The next steps of a held entropy, and of a hold that would be pushed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from isentrope_wire.control import Control
+from isentrope_wire.control_answers import (
+    EntropyForecast,
+    Estimate,
+    PredictedEffect,
+)
+from isentrope_wire.diagnosis.course import tuning
+from isentrope_wire.diagnosis.effect import (
+    PROMISED_STEPS,
+    expected_action,
+    predicted_effect,
+)
+from isentrope_wire.diagnosis.health.sentences import format_mu
+from isentrope_wire.diagnosis.health.state import RunState, round_to_one_digit
+from isentrope_wire.hold_action import Action, HoldStatus, control_under
+from isentrope_wire.numbers import (
+    is_usable,
+    nats,
+    percent,
+)
+
+_HOLD_WORDS: Mapping[HoldStatus, str] = {
+    HoldStatus.HOLDING: "would hold it",
+    HoldStatus.SLEWING: "would move its threshold there",
+    HoldStatus.LIMIT: "would clip as hard as µ min or the share limit allows, which is too little",
+    HoldStatus.APPROACHING: "would clip nothing: the entropy moves to the target by itself",
+    HoldStatus.RESTING: "would clip nothing: none is needed",
+    HoldStatus.SIDE: "would clip nothing: only the side that is not allowed would help",
+    HoldStatus.FALLBACK: "would wait",
+}
+
+
+def forecast_unchanged(state: RunState) -> tuple[EntropyForecast | None, Estimate | None]:
+    """The next steps if the control stays as it is, and their mean pace; a held entropy goes to its
+    target."""
+    course, target = state.course, state.measured.target
+    if course is None:
+        return None, None
+    forecast = course.forecast()
+    if forecast is None or target is None:
+        return forecast, course.mean_pace(PROMISED_STEPS)
+    if state.measured.is_acting and not state.is_stuck:
+        forecast = _moved(forecast, _approach(course.entropy, [target] * tuning.AHEAD))
+    else:
+        forecast = _stay_at_target(forecast, target, is_there=state.is_near_target)
+    return forecast, _pace_of(forecast, course.entropy)
+
+
+def _pace_of(forecast: EntropyForecast, entropy: float) -> Estimate:
+    """Its mean over the next steps, from this entropy on."""
+    value, low, high = (
+        (line[PROMISED_STEPS - 1] - entropy) / PROMISED_STEPS
+        for line in (forecast.entropy, forecast.low, forecast.high)
+    )
+    return Estimate(value=value, low=low, high=high)
+
+
+def decide_hold(state: RunState, control: Control) -> Action | None:
+    """What the probe would decide to hold the entropy; None where nothing is known."""
+    measured, course = state.measured, state.course
+    if course is None or not measured.last.sums or measured.step is None:
+        return None
+    highest = max([*filter(is_usable, measured.entropies.values()), state.early or 0.0])
+    return expected_action(
+        control, measured.last, measured.step, course.entropy, state.early, highest
+    )
+
+
+def preview_hold(
+    state: RunState, control: Control
+) -> tuple[PredictedEffect | None, EntropyForecast | None, str]:
+    """What the thresholds do that the probe would choose, the forecast up to the target, and the
+    decision in words."""
+    measured, course = state.measured, state.course
+    action = decide_hold(state, control)
+    if course is None or action is None:
+        return None, None, "The hold would wait: no step has what-if sums."
+    acts = action.mu is not None or action.bonus is not None
+    is_moved = acts and action.status == HoldStatus.APPROACHING
+    has_curve = control.held is not None and control.held.target_curve is not None
+    words = f"The hold {'would move the entropy there' if is_moved else _HOLD_WORDS[action.status]}"
+    if action.target is not None:
+        words += f" (target {nats(action.target)} nats, now {nats(course.entropy)})"
+    under = Control()
+    if acts:
+        under = replace(control_under(action, control), hold=None)
+    effect = predicted_effect(under, measured.last, course)
+    if action.mu is not None and effect is not None:
+        clips = percent(effect.clip_fraction, 1)
+        words += f": µ {format_mu(action.mu)}, {action.scope}, clips {clips}"
+    forecast = None
+    if effect is not None and effect.change is not None:
+        forecast = course.forecast(effect.change, effect.change_error or 0.0, is_kept=acts)
+    if effect is not None and forecast is not None:
+        if action.target is not None and (
+            action.status in (HoldStatus.HOLDING, HoldStatus.SLEWING) or (is_moved and has_curve)
+        ):
+            targets = [action.target] * tuning.AHEAD
+            if control.held is not None and has_curve:
+                curve = [control.held.target_at(step, state.early) for step in forecast.step]
+                targets = [target or action.target for target in curve]
+            forecast = _moved(forecast, _approach(course.entropy, targets))
+        elif action.target is not None and action.status != HoldStatus.FALLBACK:
+            forecast = _stay_at_target(forecast, action.target, is_there=False)
+        effect = effect if not acts else replace(effect, pace=_pace_of(forecast, course.entropy))
+    if (
+        action.status == HoldStatus.APPROACHING
+        and not has_curve
+        and action.target is not None
+        and forecast is not None
+    ):
+        target = action.target
+        near = next(
+            (
+                at
+                for at, to in enumerate(forecast.entropy, 1)
+                if abs(to / target - 1) <= 1 - tuning.OVER_LEFT
+            ),
+            None,
+        )
+        steps = f"more than {tuning.AHEAD}" if near is None else round_to_one_digit(near)
+        return effect, forecast, f"{words}. It is near in {steps} steps."
+    return effect, forecast, f"{words}. {action.reason}".strip()
+
+
+def _stay_at_target(found: EntropyForecast, target: float, *, is_there: bool) -> EntropyForecast:
+    """A forecast that stays at a target once it has come to it; where it is there, from now on."""
+    way = 1 if target > found.entropy[0] else -1
+    return _moved(
+        found,
+        [target if is_there or way * value >= way * target else value for value in found.entropy],
+    )
+
+
+def _approach(entropy: float, targets: Sequence[float]) -> list[float]:
+    """The way of a hold that acts to its targets, of the next steps; its course so far shows what
+    it does too late."""
+    way, left = [], math.exp(-1 / tuning.HOLD_SETTLES)
+    for target in targets:
+        entropy = target + (entropy - target) * left
+        way.append(entropy)
+    return way
+
+
+def _moved(found: EntropyForecast, entropies: list[float]) -> EntropyForecast:
+    """A forecast that goes another way, with a band as wide in shares of it."""
+    low, high = (
+        [
+            to * edge / middle
+            for edge, middle, to in zip(edges, found.entropy, entropies, strict=True)
+        ]
+        for edges in (found.low, found.high)
+    )
+    return EntropyForecast(step=found.step, entropy=entropies, low=low, high=high)

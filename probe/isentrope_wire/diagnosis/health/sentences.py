@@ -1,0 +1,218 @@
+"""A run, a control and what the checks found, in a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from isentrope_wire.answers import Alert, HealthLevel, Status
+from isentrope_wire.control import Control
+from isentrope_wire.control_answers import (
+    Estimate,
+    Outcome,
+    PredictedEffect,
+)
+from isentrope_wire.diagnosis.course import Course, tuning
+from isentrope_wire.diagnosis.effect import (
+    PROMISED_STEPS,
+)
+from isentrope_wire.diagnosis.health.state import RunState, round_to_one_digit
+from isentrope_wire.diagnosis.slope import slope_of
+from isentrope_wire.hold_action import HoldStatus
+from isentrope_wire.numbers import (
+    decimals_of,
+    fixed,
+    nats,
+    percent,
+)
+from isentrope_wire.reports import ALERT_KINDS, AlertLevel, error_in_a_line
+from isentrope_wire.what_if import knows
+
+_SILENT = "No report has come for a while: the process is frozen, ended or cut off."
+
+
+def describe_effect(state: RunState, control: Control, effect: PredictedEffect | None) -> str:
+    if effect is None and not knows(control):
+        return (
+            f"{control.method.label}: {control.method.does}. No preview: its effect shows after a"
+            " push."
+        )
+    if effect is None:
+        return "Nothing is known yet: no step has what-if sums."
+    clips = f"Clips {percent(effect.clip_fraction, 1)}"
+    if 0 < effect.clip_fraction < 5e-4:
+        clips = "Clips less than 0.1 %"
+    if control.method == "kl_cov":
+        clips = f"Penalises {percent(control.number('k'), 1)} of the tokens, clips none"
+    now = None if state.course is None else state.course.mean_pace(PROMISED_STEPS)
+    if effect.pace is None or now is None:
+        return f"{clips}; what that does to the entropy is not known while the gain is not."
+    return f"{clips}: {describe_pace(now.value, effect.pace)}."
+
+
+def describe_pace(now: float, pace: Estimate) -> str:
+    """`ΔH −0.0031 → 0.0002 nats a step (−0.0008 to 0.0012) over the next 20 steps`."""
+    decimals = max(4, decimals_of(now, 1))
+    low, high, before, after = (
+        fixed(value, decimals) for value in (pace.low, pace.high, now, pace.value)
+    )
+    return (
+        f"ΔH {before} → {after} nats a step ({low} to {high}) over the next {PROMISED_STEPS} steps"
+    )
+
+
+def describe_state(state: RunState) -> str:
+    measured, course = state.measured, state.course
+    if course is None:
+        said = (
+            "No step has been reported."
+            if measured.step is None
+            else "No entropy has been reported."
+        )
+    elif measured.status.is_over:
+        said = f"{_describe_change(state, course, over='over')}."
+    else:
+        said = _describe_course(state, course)
+    if measured.status.is_over:
+        word = measured.status.capitalize()
+        error = error_in_a_line(measured.error).rstrip(".")
+        return f"{word}: {error}. {said}" if error else f"{word}: {said[:1].lower()}{said[1:]}"
+    not_finite = state.newest_not_finite
+    if not_finite is not None:
+        said = f"The entropy of step {max(measured.entropies)} is {fixed(not_finite, 0)}."
+    if measured.overshoot is not None:
+        said = f"{measured.overshoot.message} {said}"
+    elif state.reward_fell is not None:
+        best, now = state.reward_fell
+        said = f"{said} The reward fell from {best:.2g} to {now:.2g}."
+    if measured.hold_state == HoldStatus.ENDED:
+        said = f"{measured.hold_why} {said}"
+    elif measured.hold_state == HoldStatus.FALLBACK:
+        said = f"{said} The hold waits: {measured.hold_why}"
+    return f"{_SILENT} {said}" if measured.status == Status.SILENT else said
+
+
+def _describe_course(state: RunState, course: Course) -> str:
+    measured, pace = state.measured, state.pace
+    if pace is None:
+        return (
+            f"Entropy is {nats(course.entropy)} nats; its pace is known from the"
+            f" {tuning.LEAST_POINTS}th step on."
+        )
+    if measured.target is not None:
+        return _describe_held(state, course, measured.target)
+    if state.level == HealthLevel.HOLDING and measured.active is not None:
+        since = (measured.step or 0) - (measured.active.applied_step or 0)
+        version = measured.active.version
+        return (
+            f"Entropy holds at {nats(course.entropy)} nats, {since:,} steps after version"
+            f" {version} was applied."
+        )
+    lost = state.share_lost
+    if lost is None:
+        return (
+            f"Entropy {_goes(pace.value) if state.direction else 'is level'}, at"
+            f" {nats(course.entropy)} nats."
+        )
+    so_far = f"Entropy has {_describe_moved(lost)}"
+    if state.direction == 0:
+        if state.is_level and abs(lost) < tuning.SLIGHT:
+            return f"Entropy is level at {nats(course.entropy)} nats{_name_early_level(lost)}."
+        return (
+            f"{so_far} and {'is level' if state.is_level else 'has no clear trend'} now, at"
+            f" {nats(course.entropy)} nats."
+        )
+    said = f"{so_far} and {_goes(pace.value)}{_name_forecast(course)}."
+    if state.level == HealthLevel.HEALTHY and pace.value < 0 < lost:
+        said = f"{said} {_reason_for_health(state, course, pace)}"
+    return said
+
+
+def _reason_for_health(state: RunState, course: Course, pace: Estimate) -> str:
+    """`The reward still rises; half of today's entropy would last 300 steps.`"""
+    half = round_to_one_digit(math.log(2) * course.entropy / -pace.value)
+    lasts = f"half of today's entropy would last {half} steps."
+    rewards = state.measured.rewards
+    slope = slope_of([*rewards], [*rewards.values()])
+    if slope is None or slope.direction <= 0:
+        return lasts.capitalize()
+    return f"The reward still rises; {lasts}"
+
+
+def _name_forecast(course: Course) -> str:
+    """`: 0.21 nats in 50 steps (0.14 to 0.30)`; where this run's forecasts were no better than that
+    nothing changes, their band alone."""
+    found = course.forecast()
+    if found is None:
+        return ""
+    middle, low, high = (nats(column[-1]) for column in (found.entropy, found.low, found.high))
+    if course.score is not None and not course.score.is_better:
+        return f": {low} to {high} nats in {tuning.AHEAD} steps"
+    return f": {middle} nats in {tuning.AHEAD} steps ({low} to {high})"
+
+
+def _describe_held(state: RunState, course: Course, target: float) -> str:
+    assert state.pace is not None
+    off = course.entropy / target - 1
+    target_text = f"its target of {nats(target)} nats"
+    where = (
+        f"{percent(abs(off))} {'above' if off > 0 else 'below'} {target_text}"
+        if abs(off) >= 0.005
+        else f"at {target_text}"
+    )
+    if state.is_near_target:
+        return f"Entropy is held at {nats(course.entropy)} nats, {where}."
+    verdict = state.measured.verdict
+    if state.direction * off < 0:
+        return f"Entropy is {where} and approaches it."
+    if not state.direction and verdict is not None and verdict.outcome == Outcome.APPROACHING:
+        return f"Entropy is {where} and approaches it."
+    return f"Entropy is {where} and {_goes(state.pace.value) if state.direction else 'level'}."
+
+
+def _describe_change(state: RunState, course: Course, *, over: str) -> str:
+    """`Entropy lost 52 % in 41 steps`."""
+    lost = state.share_lost
+    if lost is None:
+        return f"Entropy was {nats(course.entropy)} nats {over} {state.age:,} steps"
+    return f"Entropy {_describe_moved(lost)} {over} {state.age:,} steps"
+
+
+def _describe_moved(lost: float) -> str:
+    if abs(lost) < 0.005:
+        return "kept its early level"
+    return f"{'lost' if lost > 0 else 'gained'} {percent(abs(lost))}"
+
+
+def _name_early_level(lost: float) -> str:
+    if abs(lost) < 0.005:
+        return ", as at the start"
+    return f", {percent(abs(lost))} {'below' if lost > 0 else 'above'} its early level"
+
+
+def _goes(slope: float) -> str:
+    return "falls" if slope < 0 else "rises"
+
+
+def describe_findings(findings: Sequence[Alert]) -> str:
+    """The first in time, which the others may follow from, and the most urgent where it is
+    another."""
+    if not findings:
+        return ""
+    first = findings[0]
+    words = f" First found, at step {first.step}: {_named(first)}"
+    urgent = next((alert for alert in findings if alert.level == AlertLevel.ACT), first)
+    if urgent.kind != first.kind:
+        words += f"; most urgent, at step {urgent.step}: {_named(urgent)}"
+    return f"{words}."
+
+
+def _named(alert: Alert) -> str:
+    title = ALERT_KINDS.get(alert.kind, alert.kind)
+    if title[:2].isupper():
+        return title
+    return title[:1].lower() + title[1:]
+
+
+def format_mu(mu: float) -> str:
+    return f"{mu:.{max(1, decimals_of(mu, 1))}f}"
