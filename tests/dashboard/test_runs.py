@@ -104,19 +104,7 @@ def test_a_row_shows_the_digest() -> None:
             ),
         )
     )
-    shown = {
-        name: words(row[name])
-        for name in (
-            "attention",
-            "share_lost",
-            "steps_to_three_quarters_lost",
-            "entropy",
-            "reward",
-            "step",
-            "control",
-        )
-    }
-    assert shown == {
+    expected = {
         "attention": "Act",
         "share_lost": "72\N{NO-BREAK SPACE}%",
         "steps_to_three_quarters_lost": "12 steps",
@@ -125,6 +113,7 @@ def test_a_row_shows_the_digest() -> None:
         "step": "108 / 300",
         "control": "Clip_V µ₊ 2.50",
     }
+    assert {name: words(row[name]) for name in expected} == expected
     assert words(row["status"]) == "Live 3.60 s per step"
     assert row["last_report_at"].to_plotly_json()["props"]["data-since"] == 5.0
 
