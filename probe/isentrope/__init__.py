@@ -24,6 +24,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from isentrope_wire import __version__
+from isentrope_wire.errors import install_command
 
 if TYPE_CHECKING:
     from isentrope import scores
@@ -74,14 +75,33 @@ _HOME_OF = {
     "attach": "isentrope.integrations.trl",
     "detach": "isentrope.integrations.trl",
 }
+_EXTRA_OF = {
+    "IsentropeCallback": "trl",
+    "Probe": "probe",
+    "TokenScores": "probe",
+    "attach": "trl",
+    "detach": "trl",
+    "scores": "probe",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name == "scores":
-        return importlib.import_module("isentrope.scores")
-    if name in _HOME_OF:
+    if name != "scores" and name not in _HOME_OF:
+        raise AttributeError(f"module 'isentrope' has no attribute {name!r}")
+    try:
+        if name == "scores":
+            return importlib.import_module("isentrope.scores")
         return getattr(importlib.import_module(_HOME_OF[name]), name)
-    raise AttributeError(f"module 'isentrope' has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name not in _EXTRA_OF or missing.startswith("isentrope"):
+            raise
+        extra = _EXTRA_OF[name]
+        raise ModuleNotFoundError(
+            f"isentrope.{name} needs the extra {extra}: {install_command(extra)} (there is no"
+            f" {missing}).",
+            name=missing,
+        ) from error
 
 
 def __dir__() -> list[str]:

