@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import csv
 import json
 import os
 import pickle
@@ -29,6 +30,7 @@ from isentrope_wire.metrics import (
     unit_of,
 )
 from tests.architecture.test_house import ROOT, SOURCES, relative, tree
+from tests.benchmarks import tuned_constants
 
 TOY_FILE = """
 \"\"\"Toy: clips what lies beyond thresholds on twice S_c.\"\"\"
@@ -230,3 +232,12 @@ def test_each_label_of_a_report_is_read_by_a_surface() -> None:
         if {"isentrope_server", "isentrope_dashboard"} & set(path.parts)
     )
     assert [name for name in names if not re.search(rf"\b{name}\b", surfaces)] == []
+
+
+def test_each_chosen_constant_has_its_measured_row() -> None:
+    with tuned_constants.TABLE.open(newline="") as file:
+        rows = {row["constant"]: row["value"] for row in csv.DictReader(file)}
+    del rows["all as they are"]
+    assert rows == {
+        name: tuned_constants.write_value(value) for name, value in tuned_constants.CHANGED.items()
+    }

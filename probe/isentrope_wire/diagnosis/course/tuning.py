@@ -2,7 +2,7 @@
 
 None is in nats or steps of one run: a run is compared with its own early level, its own noise and
 its own age. What half of a value and half as much again do is measured by
-`tests/benchmarks/tuned_constants.py`; `docs/tuning.md` has the table. Read them as
+`tests/benchmarks/tuned_constants.py`, and stands in `tuned_constants.csv` beside it. Read them as
 `tuning.NAME`, so that the script can change them."""
 
 from __future__ import annotations
@@ -101,3 +101,43 @@ SLIGHT = 0.05
 """A share lost or gained below which a level entropy is near its early level."""
 HOLD_SETTLES = 10.0
 """Steps after which a hold that acts has left 1 / e of the way to its target."""
+
+FIXED = frozenset(
+    {
+        "AHEAD",
+        "CEILING",
+        "FLOOR",
+        "HORIZONS",
+        "LEAST_FORECAST",
+        "LEAST_POINTS",
+        "NORMAL_95",
+        "STEPS_READ",
+    }
+)
+"""What was not chosen on runs: promised numbers, bounds of arithmetic, and a quantile."""
+
+_SEED_0 = "runs of the reference trainer, seed 0"
+_FORKS = "forks of runs, with and without a control"
+_SYNTHETIC = "synthetic courses"
+CHOSEN_ON = {
+    "PACE_LASTS": _SEED_0,
+    "RISE_LASTS": _SEED_0,
+    "USUAL_ERRORS": _SEED_0,
+    "USUAL_NOISE": _SEED_0,
+    "EFFECT_LASTS": _FORKS,
+    "TRIAL": _FORKS,
+    "KEPT_OF_WEIGHTS": _FORKS,
+    "USUAL_OWN": _FORKS,
+    "HOLD_SETTLES": f"{_FORKS}; a language model, seed 0",
+    "WATCH_LEFT": _SYNTHETIC,
+    "ACT_LEFT": _SYNTHETIC,
+    "OVER_LEFT": _SYNTHETIC,
+    "BACK_LEFT": _SYNTHETIC,
+    "MOVES": _SYNTHETIC,
+    "NOISES": _SYNTHETIC,
+    "SURE": _SYNTHETIC,
+    "IN_A_ROW": _SYNTHETIC,
+    "CALM": _SYNTHETIC,
+    "UNEXPLAINED": _SYNTHETIC,
+}
+"""What a constant was chosen on; of the others that was not recorded."""
