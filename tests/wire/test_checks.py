@@ -308,6 +308,14 @@ def test_nothing_is_found_in_a_run_that_learns() -> None:
     assert found(lambda step: {}) == {}
 
 
+def test_a_run_that_has_learnt_all_stands_on_no_plateau() -> None:
+    def solved(step: int) -> Row:
+        paid = 0.97 - 0.7 * math.exp(-step / 20) + 0.002 * math.sin(step)
+        return {"reward/mean": paid, "rewards/right/mean": paid}
+
+    assert found(solved) == {}
+
+
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize("failure", ["", "format"])
 def test_findings_do_not_depend_on_the_rewards_unit(unit: float, failure: str) -> None:

@@ -546,7 +546,7 @@ def _stands(measures: Measures) -> Finding | None:
     if reward is None or (zero is not None and zero.level > MOST):
         return None
     span = max(50, round(measures.age / 3))
-    if measures.age < span + 40:
+    if measures.age < span + 40 or _is_solved(measures, reward):
         return None
     now = reward.change(measures.age - span)
     if now is None:
@@ -575,6 +575,12 @@ def _stands(measures: Measures) -> Finding | None:
         evidence={"reward": reward.level, "change": now.value, "gain": gain},
         sigmas=max(gain / (error or 1e-9), 3.0),
     )
+
+
+def _is_solved(measures: Measures, reward: Trace) -> bool:
+    """Whether nearly all is paid that can be: there is nothing left to learn."""
+    low, high = _reward_range(measures)
+    return _knows_range(measures) and reward.level - low > 0.9 * (high - low)
 
 
 def _brakes(measures: Measures) -> list[str]:

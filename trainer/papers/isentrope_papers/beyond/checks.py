@@ -130,8 +130,9 @@ class Checks(Figure):
     )
     chosen_late = (
         "Rules were mended on runs of seed 0: causes of `zero_advantage`, `kl` to what drew the "
-        "tokens, `clip_saturation` where the reward stands, `plateau` of a reward that never rose, "
-        "`reward_parts` beside saturated groups. Judged are seeds from 1 on."
+        "tokens and to a reference of another run, `clip_saturation` where the reward stands, "
+        "`reward_parts` beside saturated groups, `decline`. Judged are seeds from 1 on. When "
+        "`plateau` of a reward that never rose was mended, its miss on seed 1 was known."
     )
 
     label = "failure"
@@ -173,7 +174,7 @@ class Checks(Figure):
             for name, of in found.items()
             if not name.startswith(HEALTHY)
         }
-        _draw_steps(axes[0], rows, "step of the first word: probe (round), log alone (square)")
+        _draw_steps(axes[0], rows, "step; squares: by the log alone")
         if self.beside_peers:
             peers = {
                 f"{row['scenario'].replace('_', ' ')} ({row['peer']})": (
@@ -183,7 +184,7 @@ class Checks(Figure):
                 for row in rows_of_peers()
                 if row["scenario"] != "healthy"
             }
-            _draw_steps(axes[1], peers, "on the peers' own runs: here (round), the peer (square)")
+            _draw_steps(axes[1], peers, "step; squares: the peer")
         return picture
 
     def columns(self, run: Run) -> dict[str, object]:
@@ -252,7 +253,10 @@ class ChecksUnderTrl(Checks):
         "The checks find every failure that a run under TRL meets by itself, by `attach` and from "
         "TRL's own log alone, and say `act` of no healthy run."
     )
-    chosen_late = "No rule was chosen on these runs."
+    chosen_late = (
+        "After seed 1 the learning rate of the format's row was raised until the format was earned "
+        "in so few steps, and an infinite reward was made to ring at once."
+    )
     beside_peers = False
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
