@@ -23,9 +23,16 @@ from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.figures.chart import Scale
 from isentrope_dashboard.formatting import change, changes, number, percent
 from isentrope_dashboard.pages import control, overview
+from isentrope_dashboard.view import View
 from isentrope_wire.answers import Alert, Me, Status, TokenScope
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import Compared, Outcome, Verdict, version_before
+from isentrope_wire.control_answers import (
+    Compared,
+    ForecastScore,
+    Outcome,
+    Verdict,
+    version_before,
+)
 from isentrope_wire.diagnosis.health import Preview
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, Method
@@ -172,6 +179,23 @@ def test_the_browser_is_given_the_servers_numbers(site: Site) -> None:
     assert set(lines["chart-clip"]["y"]) == {found.clip_fraction}
     hidden = control.shown_preview(found, wanted, "dark", Scale(), None)
     assert "lines" not in hidden[card.PREVIEW]
+
+
+@pytest.mark.parametrize("error", [0.1, 0.3])
+def test_a_forecast_no_better_than_nothing_is_a_band(site: Site, error: float) -> None:
+    run_id, wanted = site.run(20), Control(method="clip_v", mu_low=1.0, mu_high=1.0)
+    outlook = site.client.ask(calls.outlook(run_id, wanted))
+    score = ForecastScore(horizon=50, forecasts=9, mean_error=error, unchanged_error=0.2)
+    outlook = replace(outlook, diagnosis=replace(outlook.diagnosis, forecast_score=score))
+    assert outlook.preview is not None
+    course = outlook.preview.forecast
+    assert course is not None
+    run = site.client.run(run_id)
+    base = {"version": 0, "document": Control().to_document(), "may_push": True}
+    view = View(form={"fields": {}, "base": base})
+    shown = control.form_values(view, run, wanted, outlook, Scale())[card.ENTROPY]
+    band = f"{number(course.low[-1], 2)} to {number(course.high[-1], 2)}"
+    assert shown == (band if error > 0.2 else number(course.entropy[-1]))
 
 
 def test_both_documents_of_a_conflict_are_shown() -> None:

@@ -58,7 +58,12 @@ from isentrope_dashboard.theme import Scheme
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import Alert, Me, RunDetail, Status
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import HOLD_ENDED, ControlVersion, RunControl
+from isentrope_wire.control_answers import (
+    HOLD_ENDED,
+    ControlVersion,
+    EntropyForecast,
+    RunControl,
+)
 from isentrope_wire.control_answers import State as ControlState
 from isentrope_wire.diagnosis.effect import PROMISED_STEPS
 from isentrope_wire.diagnosis.health import Preview
@@ -287,8 +292,12 @@ def form_values(
     status: Any = ""
     if takes:
         status = newer or status_chip(run.control, changed)
+    score = outlook.diagnosis.forecast_score
+    shown = shown_preview(outlook.preview, wanted, view.scheme, scale, run.step if is_new else None)
+    if score is not None and not score.is_better:
+        shown[card.ENTROPY] = band_in_words(outlook.preview.forecast)
     return {
-        **shown_preview(outlook.preview, wanted, view.scheme, scale, run.step if is_new else None),
+        **shown,
         card.CHIP: status,
         card.NOTE: _note(outlook.preview, wanted, changed=changed, takes=takes),
         card.PUSH: not changed or not takes,
@@ -358,6 +367,14 @@ def shown_preview(
         card.ENTROPY: number(ahead),
         card.PREVIEW: drawn,
     }
+
+
+def band_in_words(course: EntropyForecast | None) -> str:
+    """Where the entropy is expected at the end of a forecast whose middle is no better than that
+    nothing changes: of this the charts show the band alone."""
+    if course is None or not course.low or not course.high:
+        return MISSING
+    return f"{number(course.low[-1], 2)} to {number(course.high[-1], 2)}"
 
 
 def _short(entropy: float | None) -> str:
