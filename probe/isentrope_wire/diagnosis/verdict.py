@@ -73,7 +73,9 @@ def verdict_on(
         return None
     steps = sum(applied <= step <= end for step in entropies)
     # A hold is judged by where it is now.
-    given = steps if targets is not None else judged_after(steps) or (steps if is_over else 0)
+    given = steps
+    if targets is None:
+        given = judged_after(steps) or (steps if is_over else 0)
     # The entropy of the step that it was applied at is still that of the steps before, so it is
     # where the slope begins.
     under = [step for step in sorted(entropies) if applied <= step <= end][: given or None]

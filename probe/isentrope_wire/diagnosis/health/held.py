@@ -131,12 +131,15 @@ def preview_hold(
     return effect, forecast, f"{words}. {action.reason}".strip()
 
 
-def _stay_at_target(found: EntropyForecast, target: float, *, is_there: bool) -> EntropyForecast:
+def _stay_at_target(forecast: EntropyForecast, target: float, *, is_there: bool) -> EntropyForecast:
     """A forecast that stays at a target once it has come to it; where it is there, from now on."""
-    way = 1 if target > found.entropy[0] else -1
+    way = 1 if target > forecast.entropy[0] else -1
     return _moved(
-        found,
-        [target if is_there or way * value >= way * target else value for value in found.entropy],
+        forecast,
+        [
+            target if is_there or way * value >= way * target else value
+            for value in forecast.entropy
+        ],
     )
 
 
@@ -150,13 +153,13 @@ def _approach(entropy: float, targets: Sequence[float]) -> list[float]:
     return way
 
 
-def _moved(found: EntropyForecast, entropies: list[float]) -> EntropyForecast:
+def _moved(forecast: EntropyForecast, entropies: list[float]) -> EntropyForecast:
     """A forecast that goes another way, with a band as wide in shares of it."""
     low, high = (
         [
             to * edge / middle
-            for edge, middle, to in zip(edges, found.entropy, entropies, strict=True)
+            for edge, middle, to in zip(edges, forecast.entropy, entropies, strict=True)
         ]
-        for edges in (found.low, found.high)
+        for edges in (forecast.low, forecast.high)
     )
-    return EntropyForecast(step=found.step, entropy=entropies, low=low, high=high)
+    return EntropyForecast(step=forecast.step, entropy=entropies, low=low, high=high)

@@ -142,10 +142,12 @@ def _reason_for_health(state: RunState, course: Course, pace: Estimate) -> str:
 def _name_forecast(course: Course) -> str:
     """`: 0.21 nats in 50 steps (0.14 to 0.30)`; where this run's forecasts were no better than that
     nothing changes, their band alone."""
-    found = course.forecast()
-    if found is None:
+    forecast = course.forecast()
+    if forecast is None:
         return ""
-    middle, low, high = (nats(column[-1]) for column in (found.entropy, found.low, found.high))
+    middle, low, high = (
+        nats(column[-1]) for column in (forecast.entropy, forecast.low, forecast.high)
+    )
     if course.score is not None and not course.score.is_better:
         return f": {low} to {high} nats in {tuning.AHEAD} steps"
     return f": {middle} nats in {tuning.AHEAD} steps ({low} to {high})"
@@ -155,11 +157,10 @@ def _describe_held(state: RunState, course: Course, target: float) -> str:
     assert state.pace is not None
     off = course.entropy / target - 1
     target_text = f"its target of {nats(target)} nats"
-    where = (
-        f"{percent(abs(off))} {'above' if off > 0 else 'below'} {target_text}"
-        if abs(off) >= 0.005
-        else f"at {target_text}"
-    )
+    side = "above" if off > 0 else "below"
+    where = f"{percent(abs(off))} {side} {target_text}"
+    if abs(off) < 0.005:
+        where = f"at {target_text}"
     if state.is_near_target:
         return f"Entropy is held at {nats(course.entropy)} nats, {where}."
     verdict = state.measured.verdict
