@@ -375,6 +375,7 @@ def test_the_suggestion_is_the_cheapest_control_under_which_the_forecast_does_no
     gained = drawn.forecast.entropy[19] - answer.forecast.entropy[19]
     assert gained / 20 == pytest.approx(suggestion.pace.value - drawn.unchanged.value)
     assert suggestion.message.startswith("Clip_V µ 1.0 would stop it: clips 15.0 %, ΔH −0.00")
+    assert suggestion.message.endswith("More reward is not shown.")
     assert "and falls" in control.reason
 
 
@@ -436,6 +437,7 @@ def test_a_suggestion_is_safe(way: int) -> None:
         assert some(known.gain) > 1.64 * some(known.gain_error)
         assert some(suggestion.clip_fraction) > 0.001
         assert way * before.value > 0
+        assert ("More reward is not shown" in suggestion.message) == (way < 0)
         fastest = pace.high if way < 0 else pace.low
         assert -way * fastest <= abs(before.value)
         drawn = some(preview(measured, Control.from_document(suggestion.control)).forecast)
@@ -591,7 +593,9 @@ def test_a_recovery_is_not_stopped() -> None:
     assert answer.pace.low > 0
     assert answer.suggestion is not None
     assert answer.suggestion.control["hold"] is not None
-    assert answer.suggestion.message == "Hold 0.220 nats: so that it does not fall further."
+    assert answer.suggestion.message == (
+        "Hold 0.220 nats: so that it does not fall further. More reward is not shown."
+    )
 
 
 def test_two_steps_have_no_early_level() -> None:

@@ -44,7 +44,7 @@ from isentrope_wire.answers import HealthLevel, RunDetail, SeriesColumns, Status
 from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.check_states import CheckState, CheckStatus
 from isentrope_wire.diagnosis.effect import PROMISED_STEPS
-from isentrope_wire.diagnosis.health import Diagnosis
+from isentrope_wire.diagnosis.health import PRICE, Diagnosis
 from isentrope_wire.diagnosis.outlook import Outlook
 from isentrope_wire.diagnosis.pull import Cause
 
@@ -245,6 +245,8 @@ def _cure(diagnosis: Diagnosis) -> list[Any]:
         if diagnosis.suggestion.clip_fraction is not None:
             # The paces are in the chart and in the card.
             rest = f" clips {percent(diagnosis.suggestion.clip_fraction)}."
+            if PRICE in diagnosis.suggestion.message:
+                rest += PRICE
         words += [html.B(f"{head}:"), rest] if rest else [html.B(head)]
     elif diagnosis.verdict is not None:
         words += [html.B(f"v{diagnosis.verdict.version}: "), unbroken(diagnosis.verdict.message)]

@@ -10,8 +10,10 @@ from isentrope_wire.diagnosis.health.health import diagnose, preview
 from isentrope_wire.diagnosis.health.measured import Measured, finite
 from isentrope_wire.diagnosis.health.sentences import describe_findings
 from isentrope_wire.diagnosis.health.state import counts_since, level_with, recent_findings
+from isentrope_wire.diagnosis.health.suggestion import PRICE
 
 __all__ = [
+    "PRICE",
     "Diagnosis",
     "Measured",
     "Preview",

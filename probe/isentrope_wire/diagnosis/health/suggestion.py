@@ -27,6 +27,10 @@ from isentrope_wire.numbers import (
     round_to_step,
 )
 
+PRICE = " More reward is not shown."
+"""Of a control that keeps an entropy up: in the recorded comparison of controllers none ended with
+clearly more reward than the run left to itself."""
+
 
 def suggest_control(state: RunState, why: str) -> tuple[Suggestion | None, str]:
     """What to push, and where nothing is known to be safe, why not."""
@@ -99,15 +103,18 @@ def _threshold(state: RunState, direction: int, why: str) -> Suggestion | None:
     does = "stop it" if found.stops else "slow it"
     if found.stops and state.direction == 0:
         does = f"keep it from {'falling' if direction < 0 else 'rising'}"
+    message = (
+        f"{control.method.label} µ {format_mu(control.mu_low or 0.0)} would {does}: clips "
+        f"{percent(found.effect.clip_fraction, 1)}{paces}."
+    )
+    if direction < 0:
+        message += PRICE
     return Suggestion(
         control=control.to_document(),
         stops=found.stops,
         clip_fraction=found.effect.clip_fraction,
         pace=pace,
-        message=(
-            f"{control.method.label} µ {format_mu(control.mu_low or 0.0)} would {does}: clips "
-            f"{percent(found.effect.clip_fraction, 1)}{paces}."
-        ),
+        message=message,
     )
 
 
@@ -158,6 +165,8 @@ def _hold_here(state: RunState, direction: int, why: str) -> tuple[Suggestion | 
     if direction * state.direction > 0:
         because = f"no threshold is sure to stop the {going}"
     message = f"Hold {nats(target)} nats: {because}."
+    if direction < 0:
+        message += PRICE
     if waits and action is not None:
         message += f" It would wait at first: {action.reason}"
     found = Suggestion(
