@@ -120,6 +120,26 @@ def test_a_new_step_is_painted(site: Site, open_page: OpenPage) -> None:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.browser
+def test_back_ends_a_zoom(site: Site, open_page: OpenPage) -> None:
+    page = open_page(f"/runs/{site.run(40)}")
+    plot = page.locator("#chart-entropy .nsewdrag")
+    expect(plot).to_be_attached()
+    box = plot.bounding_box()
+    assert box is not None
+    height = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 60, height)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 200, height, steps=5)
+    page.mouse.up()
+    page.wait_for_url("**zoom=**")
+    page.go_back()
+    page.wait_for_function("() => !location.search.includes('zoom')")
+    expect(page.locator("#run-step")).to_have_text("40")
+    expect(page.locator("body")).not_to_have_attribute("data-zoomed", "")
+
+
 def test_the_promise_of_the_active_control_stays() -> None:
     promised = [0.6 - 0.001 * step for step in range(1, 51)]
     unchanged = [0.6 - 0.004 * step for step in range(1, 51)]

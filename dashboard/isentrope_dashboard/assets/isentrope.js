@@ -275,7 +275,7 @@
     if (!plot.closest(".zooms")) return;
     plot.on("plotly_relayout", (moved) => {
       const ends = [moved["xaxis.range[0]"], moved["xaxis.range[1]"]];
-      if (ends.every((end) => typeof end === "number")) show({ zoom: ends.map((end) => Number(end.toPrecision(7))).join("~") });
+      if (ends.every((end) => typeof end === "number")) show({ zoom: ends.map((end) => Number(end.toPrecision(7))).join("~") }, true);
     });
     let click = 0, doubled = 0; // a double click is no choice of a step; its second click is reported after it
     plot.on("plotly_doubleclick", () => (clearTimeout(click), (doubled = Date.now()), show({ zoom: null })));
