@@ -112,3 +112,21 @@ def test_a_level_entropy_seldom_counts_as_harm() -> None:
             harms += guard.step(int(step >= 40), acting, 0.5 + reward, course) is not None
         alarms += harms > 0
     assert alarms <= 1
+
+
+@pytest.mark.parametrize(
+    ("alike", "change", "least", "most"), [(0.8, 0.0, 0, 2), (0.4, -0.001, 22, 40)]
+)
+def test_autocorrelated_rewards_alarm_by_their_loss_alone(
+    alike: float, change: float, least: int, most: int
+) -> None:
+    """Of forty runs of a hundred steps under a control."""
+    alarms = 0
+    for seed in range(40):
+        draw, noise, rewards = random.Random(seed), 0.0, list[float]()
+        for step in range(160):
+            noise = alike * noise + draw.gauss(0, 0.05 * (1 - alike**2) ** 0.5)
+            rewards.append(0.6 + change * max(0, step - 60) + noise)
+        before, since = rewards[:60], rewards[60:]
+        alarms += any(lost_reward(before, since[:steps], steps) for steps in range(10, 101, 10))
+    assert least <= alarms <= most

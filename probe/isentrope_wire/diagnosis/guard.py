@@ -18,16 +18,19 @@ from isentrope_wire.diagnosis.course import OVER_LEFT, Course
 from isentrope_wire.diagnosis.slope import autocorrelation, slopes_of_pairs
 
 WINDOW = 30
-"""Newest rewards that are compared with as many before the control acted."""
-TREND = 60
-"""Newest rewards before the control that their own trend is read from: of thirty alone it was so
-uncertain that the fall it promised passed for harm."""
+"""Newest rewards that are compared with those before the control acted."""
+BEFORE = 60
+"""Newest rewards before the control: of thirty alone mean and trend were so uncertain that the fall
+they promised passed for harm."""
 LEAST = 10
 """Rewards that a comparison needs on each side."""
 SIGMAS = 4.0
 """Standard errors that the reward must have fallen by: the test is repeated each step."""
-LARGEST_AUTOCORRELATION = 0.5
-"""Counted with: a steady fall is autocorrelated too, and with more it would never be certain."""
+LARGEST_AUTOCORRELATION = 0.9
+"""Counted with: with more no loss would ever be certain."""
+PROBABLE_ERROR = 0.67
+"""Standard errors that half of all slopes are off by at most: a smaller fall before the control is
+as likely noise as not."""
 LEAST_SHARE = 0.1
 """Of the reward before, that it must have fallen by."""
 
@@ -36,21 +39,21 @@ def lost_reward(before: Sequence[float], since: Sequence[float], steps: int = 0)
     """How much lower the newest rewards are than those before a control, where that is certain;
     else 0. `steps`: how many it has acted for; 0 counts every fall.
 
-    The last WINDOW of each are compared, by their means: a slow loss shows there, too, which a
+    The last BEFORE and WINDOW are compared, by their means: a slow loss shows there, too, which a
     slope within the window would miss. A fall that the reward had before goes on without the
-    control, and is not counted; how steep it was is known with an error, by which it may be
-    more."""
-    earlier, newest = before[-WINDOW:], since[-WINDOW:]
+    control, and is not counted where it is more than its probable error; how steep it was is known
+    with an error, by which it may be more."""
+    earlier, newest = before[-BEFORE:], since[-WINDOW:]
     if min(len(earlier), len(newest)) < LEAST:
         return 0.0
     lost, least = fmean(earlier) - fmean(newest), LEAST_SHARE * abs(fmean(earlier))
     if lost <= least:
         return 0.0
-    error = math.hypot(_error_of_mean(earlier), _error_of_mean(newest))
-    if steps and lost > SIGMAS * error:
-        trend = before[-TREND:]
-        fall = max(0.0, -_slope(trend))
-        fall_error = _error_of_mean(trend) * math.sqrt(12 / (len(trend) ** 2 - 1))
+    error_before = _error_of_mean(earlier)
+    error = math.hypot(error_before, _error_of_mean(newest))
+    fall = -_slope(earlier) if steps and lost > SIGMAS * error else 0.0
+    fall_error = error_before * math.sqrt(12 / (len(earlier) ** 2 - 1))
+    if fall > PROBABLE_ERROR * fall_error:
         steps_between = steps + (len(earlier) - len(newest)) / 2
         lost -= fall * steps_between
         error = math.hypot(error, min(fall, fall_error) * steps_between)
@@ -63,10 +66,12 @@ def _slope(rewards: Sequence[float]) -> float:
 
 def _error_of_mean(rewards: Sequence[float]) -> float:
     """Standard error of the mean around the rewards' own line, widened for rewards that resemble
-    the one before."""
+    the one before. Few values show too little of that, by (1 + 4 r) / n (Marriott and Pope,
+    1954)."""
     slope = _slope(rewards)
     residuals = [reward - slope * step for step, reward in enumerate(rewards)]
-    alike = autocorrelation(residuals, at_most=LARGEST_AUTOCORRELATION)
+    shown = autocorrelation(residuals, at_most=LARGEST_AUTOCORRELATION)
+    alike = min(shown + (1 + 4 * shown) / len(residuals), LARGEST_AUTOCORRELATION)
     return math.sqrt(variance(residuals) / len(residuals) * (1 + alike) / (1 - alike))
 
 
@@ -107,9 +112,9 @@ class ControlGuard:
     """Of the control that it replaced."""
     level: float = 0.0
     """log H when it was applied."""
-    rewards: deque[float] = field(default_factory=lambda: deque(maxlen=TREND))
+    rewards: deque[float] = field(default_factory=lambda: deque(maxlen=BEFORE))
     """Of the steps before it."""
-    since: deque[float] = field(default_factory=lambda: deque(maxlen=TREND))
+    since: deque[float] = field(default_factory=lambda: deque(maxlen=BEFORE))
     """Of the steps under it."""
 
     def step(
