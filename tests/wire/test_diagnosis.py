@@ -145,6 +145,14 @@ def test_trust_says_what_the_prediction_is_for(
     )
     assert own.span in (1, None)
     assert own.message.startswith("On trained tokens: right direction")
+    # What the measurement scatters by is not the prediction's fault.
+    measured = {step: change + scatter.gauss(0, 0.006) for step, change in came.items()}
+    errors = dict.fromkeys(measured, 0.006)
+    blurred = prediction_trust(predicted, measured, errors, of_unseen=True)
+    raw = some(prediction_trust(predicted, measured, of_unseen=True))
+    if noise < 0.01:
+        assert some(blurred).explained == pytest.approx(trust.explained, abs=0.35)
+        assert some(blurred).explained > raw.explained + 0.3
     few = {step: came[step] for step in range(29)}
     assert prediction_trust(predicted, few, of_unseen=True) is None
 

@@ -15,6 +15,8 @@ NEWEST = 200
 SPANS = (1, 5, 10, 20)
 """Steps whose sums are tried, the shortest first."""
 _LEAST_SUMS = 5
+_LEAST_CHANGES = 1.2
+"""Nothing is said where the changes scatter by less than so many times their noise's variance."""
 _GOOD_ERROR, _GOOD_DIRECTION = 0.5, 0.8
 """Sums are believed where their error is at most this share of that of "nothing changes", and their
 direction is right in at least this share."""
@@ -40,22 +42,32 @@ class PredictionTrust(Answer):
 
 
 def prediction_trust(
-    predicted: Mapping[int, float], came: Mapping[int, float], *, of_unseen: bool
+    predicted: Mapping[int, float],
+    came: Mapping[int, float],
+    noise: Mapping[int, float] | None = None,
+    *,
+    of_unseen: bool,
 ) -> PredictionTrust | None:
     """What predictions, step -> nats, are good for beside the changes that came; None where too few
-    can be compared."""
+    can be compared. `noise` is the standard error of a change, 0 where it is not known: it is taken
+    off the errors and the changes."""
     steps = sorted(predicted.keys() & came.keys())[-NEWEST:]
     if len(steps) < LEAST_COMPARED:
         return None
     pairs = [(predicted[step], came[step]) for step in steps]
     mean = sum(change for _, change in pairs) / len(pairs)
+    variances = {step: (noise or {}).get(step, 0.0) ** 2 for step in steps}
+    of_noise = sum(variances.values())
     spread = sum((change - mean) ** 2 for _, change in pairs)
-    errors = sum((change - guess) ** 2 for guess, change in pairs)
-    if spread <= 0:
+    errors = max(sum((change - guess) ** 2 for guess, change in pairs) - of_noise, 0.0)
+    if spread <= _LEAST_CHANGES * of_noise or spread <= 0:
         return None
-    explained = 1 - errors / spread
+    explained = 1 - errors / (spread - of_noise)
     agreement = _agreement(pairs)
-    span = next((span for span in SPANS if _is_good(_sums(steps, pairs, span))), None)
+    variance = of_noise / len(steps)
+    span = next(
+        (span for span in SPANS if _is_good(_sums(steps, pairs, span), span * variance)), None
+    )
     return PredictionTrust(
         steps=len(steps),
         sign_agreement=agreement,
@@ -85,11 +97,13 @@ def _sums(
     return sums
 
 
-def _is_good(sums: Sequence[tuple[float, float]]) -> bool:
+def _is_good(sums: Sequence[tuple[float, float]], variance: float) -> bool:
+    """`variance`: of the noise of a sum that came."""
     if len(sums) < _LEAST_SUMS:
         return False
-    error = math.sqrt(sum((change - guess) ** 2 for guess, change in sums))
-    unchanged = math.sqrt(sum(change**2 for _, change in sums))
+    of_noise = variance * len(sums)
+    error = math.sqrt(max(sum((change - guess) ** 2 for guess, change in sums) - of_noise, 0.0))
+    unchanged = math.sqrt(max(sum(change**2 for _, change in sums) - of_noise, 0.0))
     return error <= _GOOD_ERROR * unchanged and _agreement(sums) >= _GOOD_DIRECTION
 
 

@@ -45,6 +45,7 @@ _PREDICTION = (
     metrics.ENTROPY_PREDICTION_R2,
     metrics.ENTROPY_GAIN_ERROR,
 )
+_PREDICTED = (metrics.ENTROPY_PREDICTED_CHANGE, metrics.ENTROPY_UNSEEN_CHANGE_ERROR)
 _CHANGES = tuple(change_parts(dict.fromkeys(metrics.METRICS, 0.0)))
 
 
@@ -90,7 +91,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     span = StepRange(first=run.step - STEPS_READ, last=run.step)
     names: list[str] = [*_COURSE]
     if for_control:
-        names += [*_PREDICTION, *_CHANGES, metrics.ENTROPY_PREDICTED_CHANGE]
+        names += [*_PREDICTION, *_CHANGES, *_PREDICTED]
     last = series.read(connection, run.key, [*dict.fromkeys(names)], span)
     interventions = finite(last[metrics.CHANGE_BY_INTERVENTION])
     if interventions and not for_control:
@@ -158,6 +159,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         newest=control,
         active=control.active,
         predicted=finite(last[metrics.ENTROPY_PREDICTED_CHANGE]),
+        observed_errors=finite(last[metrics.ENTROPY_UNSEEN_CHANGE_ERROR]),
         parts=parts,
         last=LastSteps(
             sums=[sums for _, sums in what_if],

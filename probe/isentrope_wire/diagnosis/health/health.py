@@ -49,7 +49,10 @@ def diagnose(measured: Measured) -> Diagnosis:
         forecast=forecast,
         forecast_score=None if course is None else course.score,
         prediction_trust=prediction_trust(
-            measured.predicted, measured.observed, of_unseen=measured.last.of_unseen
+            measured.predicted,
+            measured.observed,
+            measured.observed_errors,
+            of_unseen=measured.last.of_unseen,
         ),
         steps_to_three_quarters_lost=None if is_over else state.steps_to_quarter(),
         target=measured.target,

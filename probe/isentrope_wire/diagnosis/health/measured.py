@@ -35,7 +35,9 @@ class Measured:
     entropies: Mapping[int, float] = field(default_factory=dict)
     """Step -> entropy of the last steps that measured it, STEPS_READ at most."""
     observed: Mapping[int, float] = field(default_factory=dict)
-    """Step -> observed change of the entropy of its own tokens, finite."""
+    """Step -> change of the entropy of unseen tokens, or else of its own, finite."""
+    observed_errors: Mapping[int, float] = field(default_factory=dict)
+    """Step -> standard error of that of unseen tokens, finite."""
     predicted: Mapping[int, float] = field(default_factory=dict)
     """Step -> calibrated prediction of its change, made before it was observed; finite."""
     by_control: Mapping[int, float] = field(default_factory=dict)
