@@ -194,7 +194,7 @@ ENTROPY_OBSERVED_CHANGE = metric(
 ENTROPY_UNSEEN_CHANGE = metric(
     "entropy/unseen_change",
     PER_STEP,
-    "mean change of H over the update on tokens that no update is fitted to",
+    "mean change of H over the update on tokens that no update is fitted to, nor the prediction",
 )
 ENTROPY_UNSEEN_CHANGE_ERROR = metric(
     "entropy/unseen_change_error",

@@ -2,8 +2,9 @@
 against one without.
 
 Runs of the same seed take turns with an update each: loss, backward pass, optimiser, re-scoring,
-the step's report on the training thread; sampling is not counted. Ratios are medians over pairs of
-updates."""
+the step's report on the training thread, and drawing unseen completions; sampling the batch is not
+counted. Means are over a multiple of the updates from one gradient to the next, medians of pairs of
+updates beside them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import torch
 
 import isentrope
 from isentrope.transport.transport import InMemoryTransport
-from isentrope_trainer.experience import Panel, collect
+from isentrope_trainer.experience import GRADIENT_EVERY, MADE_FROM, Panel, collect
 from isentrope_trainer.loop import update
 from isentrope_trainer.models.warm_start import WARM_STARTS, warm_started_policy
 from isentrope_trainer.settings import PolicyConfig, TrainingConfig
@@ -24,21 +25,21 @@ from isentrope_trainer.tasks.base import Task, make_task
 from isentrope_trainer.training_state import Ranks, TrainingState
 
 CONFIG = TrainingConfig(unseen=0, coupling=None)
+COUPLED: dict[str, Any] = {"unseen": TrainingConfig().unseen, "coupling": "model"}
 CANDIDATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "not coupled": ({}, {}),
-    "unseen tokens, a sixteenth": ({"unseen": 16}, {}),
-    "these, coupled by the model": ({"unseen": 16, "coupling": "model"}, {}),
-    "these, every second step": ({"unseen": 16, "coupling": "model"}, {"coupling_every": 2}),
-    "these, every fifth step": ({"unseen": 16, "coupling": "model"}, {"coupling_every": 5}),
-    "these, influences at every step": (
-        {"unseen": 16, "coupling": "model"},
-        {"influence_every": 1},
-    ),
-    "these, coupled by the last block": ({"unseen": 16, "coupling": "last_block"}, {}),
-    "a quarter, coupled by the model": ({"unseen": 4, "coupling": "model"}, {}),
-    "the step's own tokens, by the model": ({"coupling": "model"}, {}),
+    "unseen tokens": ({"unseen": TrainingConfig().unseen}, {}),
+    "these, coupled by the model": (COUPLED, {}),
+    "these, at every step": (COUPLED, {"coupling_every": 1}),
+    "these, influences at every step": (COUPLED, {"influence_every": 1}),
+    "these, coupled by the last block": (COUPLED | {"coupling": "last_block"}, {}),
+    "512 completions, coupled by the model": (COUPLED | {"coupling_samples": 512}, {}),
+    "the step's own tokens, by the model": ({"coupling": "model"}, {"coupling_every": 1}),
     "the step's own tokens, every fifth step": ({"coupling": "model"}, {"coupling_every": 5}),
-    "the step's own tokens, by the last block": ({"coupling": "last_block"}, {}),
+    "the step's own tokens, by the last block": (
+        {"coupling": "last_block"},
+        {"coupling_every": 1},
+    ),
 }
 
 
@@ -62,14 +63,13 @@ class Candidate:
             threshold_source="micro_batch",
             coupling=config.coupling,
             transport=InMemoryTransport(),
-            **settings,
+            **({"coupling_every": GRADIENT_EVERY} | settings),
         )
-        return cls(config, task, TrainingState(policy, config, Ranks()), probe, Panel())
+        return cls(config, task, TrainingState(policy, config, Ranks()), probe, Panel(task))
 
     def seconds(self) -> float:
         """Of the next update."""
         batch = collect(self.state, self.task, self.probe, self.config)
-        self.panel.renew(self.state, self.task, self.config)
         started = time.thread_time()
         update(
             self.state,
@@ -87,7 +87,8 @@ def measure(rounds: int = 20) -> list[str]:
     """Rows of a Markdown table, an update's time as a multiple of the one that is not coupled."""
     torch.set_num_threads(1)
     candidates = {name: Candidate.of(*settings) for name, settings in CANDIDATES.items()}
-    for _ in range(2):
+    # Until the panel has all of its blocks.
+    for _ in range((1 + MADE_FROM) * GRADIENT_EVERY):
         for one in candidates.values():
             one.seconds()
     seconds = [{name: one.seconds() for name, one in candidates.items()} for _ in range(rounds)]

@@ -212,10 +212,33 @@ def test_the_prediction_is_the_product_taken_by_hand(coupling: Any, judged: list
     probe.finish()
     found = [report.scalars.get("entropy/predicted_change") for report in reports(transport)]
     assert [found[step] for step in judged] == pytest.approx(
-        # The level that is fitted to what came stays near 1.
+        # The level and the bend, which are fitted to what came, are small.
         [expected[step] for step in judged],
-        rel=1e-2,
+        rel=4e-2,
     )
+
+
+@pytest.mark.parametrize(("every", "tolerance"), [(1, 0.006), (4, 0.03)])
+def test_an_older_gradient_predicts_as_well(every: int, tolerance: float) -> None:
+    """It is too steep, the more the older it is; what its tokens did tells by how much. Untold, the
+    errors are three times as large."""
+    model, transport = policy().eval(), InMemoryTransport()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.03)
+    probe = isentrope.Probe(transport=transport, coupling="model", coupling_every=every)
+    ids = torch.randint(0, VOCABULARY, (6, 10), generator=torch.Generator().manual_seed(1))
+    for step in range(24):
+        # An entropy that falls: each update goes down its gradient.
+        scores = probe.score(model(ids), ids, entropy_gradient=True)
+        probe.gate(scores, torch.zeros(6))
+        optimizer.zero_grad()
+        scores.entropies.mean().backward()
+        optimizer.step()
+        probe.step(step, optimizer, unseen=lambda: probe.score(model(ids), ids))
+    probe.finish()
+    for report in reports(transport)[16:]:
+        came = report.scalars["entropy/unseen_change"]
+        assert came < -0.02
+        assert report.scalars["entropy/predicted_change"] == pytest.approx(came, rel=tolerance)
 
 
 def test_the_unseen_change_is_of_the_tokens_that_were_scored_before() -> None:
@@ -246,7 +269,7 @@ def test_the_unseen_change_is_of_the_tokens_that_were_scored_before() -> None:
 
 
 def test_new_tokens_judge_before_they_give_gradient() -> None:
-    """Tokens judge two updates first; until some have, those that judged one give the gradient."""
+    """Until some have judged, the first ones give the gradient; what gave one judges no more."""
     unseen = UnseenTokens()
 
     def scored(step: int, names: str) -> list[isentrope.TokenScores]:
@@ -261,17 +284,28 @@ def test_new_tokens_judge_before_they_give_gradient() -> None:
     def learns(parts: list[isentrope.TokenScores]) -> list[bool]:
         return [bool(mask.all()) for mask in unseen.learn_from(parts)]
 
-    first, second, third = (scored(step, names) for step, names in enumerate(("ab", "abc", "bcd")))
-    assert learns(first) == [True, True]
+    def change_of(after: isentrope.TokenScores, before: isentrope.TokenScores) -> float:
+        return (after.entropies - before.entropies).double().mean().item()
+
+    first, second, third, fourth, fifth = (
+        scored(step, names) for step, names in enumerate(("a", "ab", "abc", "c", "abc"))
+    )
+    assert learns(first) == [True]
     assert unseen.change(first, unseen.learn_from(first)) is None
-    assert learns(second) == [True, True, False]
+    assert learns(second) == [True, False]
     unseen.change(second, unseen.learn_from(second))
-    assert learns(third) == [True, False, False]
+    assert learns(third) == [True, True, False]
     change = unseen.change(third, unseen.learn_from(third))
     assert change is not None
-    assert change[[1, 4]].tolist() == [10, 5]
-    of_c = (third[1].entropies - second[2].entropies).double().sum().item()
-    assert change[3].item() == pytest.approx(of_c, rel=1e-6)
+    assert change[[1, 4]].tolist() == [5, 5]
+    assert change[0].item() / 5 == pytest.approx(change_of(third[1], second[1]), rel=1e-6)
+    assert change[3].item() / 5 == pytest.approx(change_of(third[0], second[0]), rel=1e-6)
+    # What gave the gradient is remembered, though it is not scored after each update.
+    assert unseen.change(fourth, None) is not None
+    assert unseen.change(scored(7, "abc"), None) is not None
+    change = unseen.change(fifth, unseen.learn_from(fifth))
+    assert change is not None
+    assert change[[1, 4]].tolist() == [5, 10]
 
 
 def test_error_of_unseen_change_counts_completions() -> None:

@@ -1,11 +1,13 @@
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 
 import isentrope
 from isentrope.transport.transport import InMemoryTransport
+from isentrope_trainer.experience import Panel
 from isentrope_trainer.loop import train
 from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.models.warm_start import WordTokenizer, build_policy
@@ -40,13 +42,14 @@ def trained(
     policy_config: PolicyConfig,
     config: TrainingConfig = CONFIG,
     control: isentrope.Control | None = None,
+    **settings: Any,
 ) -> tuple[torch.Tensor, list[dict[str, float]]]:
     """Final weights, and the scalars of each step's report but its times."""
     policy, transport = (
         Policy(build_policy(policy_config, TOKENIZER, seed=1), TOKENIZER),
         InMemoryTransport(),
     )
-    with isentrope.Probe(name="loop", control=control, transport=transport) as probe:
+    with isentrope.Probe(name="loop", control=control, transport=transport, **settings) as probe:
         train(
             policy,
             EndingIsEnough(config.seed, hold_out=config.evaluation is not None),
@@ -99,19 +102,29 @@ def test_held_out_problems_are_evaluated_every_few_steps(
     ] == evaluated
 
 
-def test_coupling_samples_are_in_the_panel_after_eight_updates(
+def test_the_panel_scores_what_a_gradient_needs(
     tiny_policy_config: PolicyConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn: list[int] = []
-    sample = Policy.sample
+    """The newest block after each update; the three before it where a gradient is taken, and one
+    update before, with the one that goes."""
+    drawn, scored = [], []
+    scores = Panel.scores
 
-    def counted(self: Policy, prompts: list[str], count: int, *given: object, **named: object):  # type: ignore[no-untyped-def]
-        drawn.extend([len(prompts)] * (count == 1))
-        return sample(self, prompts, count, *given, **named)  # type: ignore[arg-type]
+    def counted(self: Panel, *given: Any) -> list[isentrope.TokenScores]:
+        parts = scores(self, *given)
+        drawn.append(len(self._blocks[-1].prompts))
+        scored.append([part.logprobs.requires_grad for part in parts])
+        return parts
 
-    monkeypatch.setattr(Policy, "sample", counted)
-    trained.__wrapped__(tiny_policy_config, replace(CONFIG, coupling_samples=20))
-    assert drawn == [3, 3, 3]
+    monkeypatch.setattr(Panel, "scores", counted)
+    config = replace(CONFIG, steps=21, coupling_samples=30)
+    trained.__wrapped__(tiny_policy_config, config, coupling="model", coupling_every=4)
+    assert set(drawn) == {5}
+    plain = [False]
+    assert scored[:5] == [[True], plain, plain, plain, [True, False]]
+    assert scored[11:13] == [plain * 3, [True] * 3 + plain]
+    assert scored[15:17] == [plain * 4, plain + [True] * 3 + plain]
+    assert scored[19:] == [plain * 4, plain + [True] * 3 + plain]
 
 
 def test_a_run_learns_what_is_rewarded(tiny_policy_config: PolicyConfig) -> None:

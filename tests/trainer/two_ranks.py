@@ -64,7 +64,7 @@ def update_from_share(ranks: Ranks) -> dict[str, Any]:
             batch,
             probe,
             CONFIG,
-            Panel(),
+            Panel(task),
             max_tokens=task.max_tokens,
             started=time.perf_counter(),
         )

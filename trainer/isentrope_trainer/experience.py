@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -135,11 +136,16 @@ def score(
     )
 
 
-PANEL_STEPS = 8
-"""Updates until a completion of the panel is replaced: the policy's answers change."""
-FEWEST_DRAWN, MOST_DRAWN = 16, 32
-"""Completions drawn before an update: of fewer the change says little, more cost more than they
-tell. A small batch draws an eighth of its completions."""
+GRADIENT_EVERY = 4
+"""Updates from one gradient of the entropy to the next, and from one block of the panel to the
+next. Each costs as much as a block's part of an update."""
+MADE_FROM = 3
+"""Blocks that the gradient is taken from."""
+FEWEST_DRAWN = 64
+"""Completions of a block; of a small update half of its completions."""
+_OF_A_PROMPT = 2
+"""Of the scatter of a change one half lies between prompts: a second completion of each costs a
+fifth more."""
 _FIRST_PROBLEM = 1 << 30
 """Far from the problems that are trained on."""
 
@@ -148,52 +154,69 @@ class Panel:
     """Completions that no update learns from: they show what an update does to the policy's
     entropy, and not to its own tokens.
 
-    Before each update some are drawn, one for each of some prompts, and the oldest go. The newest
-    judge a prediction, the others make the next one."""
+    They are drawn in blocks, one after each `GRADIENT_EVERY` updates, as often as the probe takes a
+    gradient. The newest block judges the predictions, and is scored after each update. Those before
+    it make them: they are scored where a gradient is taken, and one update before that."""
 
-    def __init__(self, draws: int = PANEL_STEPS) -> None:
-        self._drawn: deque[Rollouts] = deque(maxlen=draws)
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._drawn
-
-    def renew(self, state: TrainingState, task: Task, config: TrainingConfig) -> None:
-        """Draw with a generator of its own: the run's own makes the same draws without."""
-        if not config.unseen:
-            return
-        number = _completions_drawn(config) // state.ranks.size or 1
-        first = _FIRST_PROBLEM + (state.step * state.ranks.size + state.ranks.rank) * number
-        drawn = state.policy.sample(
-            [task.problem(first + index).prompt for index in range(number)],
-            1,
-            torch.Generator(state.generator.device).manual_seed(first + config.seed),
-            temperature=config.temperature,
-            max_tokens=task.max_tokens,
-        )
-        self._drawn.append(drawn)
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._blocks: deque[Rollouts] = deque(maxlen=1 + MADE_FROM)
+        self._updates = 0
 
     def scores(
         self, state: TrainingState, probe: isentrope.Probe, config: TrainingConfig
     ) -> list[isentrope.TokenScores]:
-        """As `unseen` of `Probe.step` takes them."""
-        return [
-            probe.score(
-                state.policy.read(part).logits[part.mask],
-                part.completions[part.mask],
-                temperature=config.temperature,
-            )
-            for part in self._drawn
-        ]
+        """As `unseen` of `Probe.step` takes them, once after each update."""
+        every = probe.config.coupling_every
+        turn, self._updates = self._updates % every, self._updates + 1
+        if turn == 0:
+            return self._renewed(state, probe, config)
+        blocks = [*self._blocks] if turn == every - 1 else [self._blocks[-1]]
+        return [_scored(block, state, probe, config) for block in blocks]
+
+    def _renewed(
+        self, state: TrainingState, probe: isentrope.Probe, config: TrainingConfig
+    ) -> list[isentrope.TokenScores]:
+        """Scores with a new block. It gives no gradient before it has judged, and the block that
+        goes gives none any more; the first block has to."""
+        before = [*self._blocks]
+        self._blocks.append(self._draw(state, config))
+        going = before[:-MADE_FROM]
+        with torch.no_grad():
+            scores = [_scored(block, state, probe, config) for block in going]
+        scores += [_scored(block, state, probe, config) for block in before[len(going) :]]
+        with torch.no_grad() if before else nullcontext():
+            return [*scores, _scored(self._blocks[-1], state, probe, config)]
+
+    def _draw(self, state: TrainingState, config: TrainingConfig) -> Rollouts:
+        """With a generator of its own: the run's own makes the same draws without."""
+        prompts = max(_completions_drawn(config) // (_OF_A_PROMPT * state.ranks.size), 1)
+        first = _FIRST_PROBLEM + (state.step * state.ranks.size + state.ranks.rank) * prompts
+        return state.policy.sample(
+            [self._task.problem(first + index).prompt for index in range(prompts)],
+            _OF_A_PROMPT,
+            torch.Generator(state.generator.device).manual_seed(first + config.seed),
+            temperature=config.temperature,
+            max_tokens=self._task.max_tokens,
+        )
+
+
+def _scored(
+    block: Rollouts, state: TrainingState, probe: isentrope.Probe, config: TrainingConfig
+) -> isentrope.TokenScores:
+    return probe.score(
+        state.policy.read(block).logits[block.mask],
+        block.completions[block.mask],
+        temperature=config.temperature,
+    )
 
 
 def _completions_drawn(config: TrainingConfig) -> int:
-    """Before one update, by all ranks."""
+    """Of a block, by all ranks."""
     if config.coupling_samples is not None:
-        return -(-config.coupling_samples // PANEL_STEPS)
+        return -(-config.coupling_samples // MADE_FROM)
     of_update = config.prompts * config.group_size // config.updates_per_batch
-    fewest = min(FEWEST_DRAWN, of_update // 8)
-    return min(max(of_update // config.unseen, fewest), MOST_DRAWN)
+    return max(of_update // config.unseen, min(FEWEST_DRAWN, of_update // 2))
 
 
 PASS_RATE_BINS = ("0", "0-25", "25-50", "50-75", "75-100", "100")

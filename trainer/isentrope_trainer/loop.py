@@ -50,7 +50,7 @@ def train(
     a checkpoint: False ends the training. Given a state, it continues from there, in place."""
     state = TrainingState(policy, config, Ranks()) if state is None else state
     policy.model.train()
-    panel = Panel()
+    panel = Panel(task)
     while state.step < config.steps and go_on(state):
         # With several updates a batch, at the first batch after each multiple of `every`.
         if (
@@ -64,7 +64,6 @@ def train(
         for share in (
             batch.shares(config.updates_per_batch) if config.updates_per_batch > 1 else [batch]
         ):
-            panel.renew(state, task, config)
             on_step(
                 update(
                     state, share, probe, config, panel, max_tokens=task.max_tokens, started=started
@@ -164,7 +163,7 @@ def update(
         state.step,
         state.optimizer,
         rescore=lambda: score(state, rollouts, probe, config)[0],
-        unseen=None if panel.is_empty else lambda: panel.scores(state, probe, config),
+        unseen=(lambda: panel.scores(state, probe, config)) if config.unseen else None,
         clip_factor=clip_factor,
     )
     return result

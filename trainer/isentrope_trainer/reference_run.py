@@ -23,6 +23,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 import isentrope
+from isentrope_trainer.experience import GRADIENT_EVERY
 from isentrope_trainer.loop import StepResult, train
 from isentrope_trainer.models.local import local_policy
 from isentrope_trainer.models.warm_start import WARM_STARTS, WarmStartConfig, warm_started_policy
@@ -97,6 +98,7 @@ def train_reference_policy(
         threshold_source="micro_batch",
         coupling=config.coupling,
         coupling_samples=config.coupling_samples,
+        coupling_every=GRADIENT_EVERY,
         influence_every=10 if config.coupling == "model" else 0,
         tokenizer=policy.tokenizer,
         transport=transport,

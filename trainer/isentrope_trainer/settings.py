@@ -278,9 +278,10 @@ class TrainingConfig:
     sampler_lag: int = 0
     """How many updates old the weights are that rollouts are sampled with."""
     unseen: int = option(
-        16,
-        "To measure updates, draw this fraction of a batch in addition (16: a sixteenth), unused"
-        " for learning; 0: none.",
+        24,
+        "To measure updates, draw this fraction of a batch in addition (24: a 24th) after each"
+        " fourth one, unused for learning; at least 64 completions, or half of a small update;"
+        " 0: none.",
     )
     coupling: Literal["model", "last_block"] | None = option(
         "model",
@@ -290,7 +291,7 @@ class TrainingConfig:
     coupling_samples: int | None = option(
         None,
         "Predict from so many unseen completions; more are truer and cost more.",
-        unset="8 updates' fractions of --unseen",
+        unset="three such draws",
     )
     value: ValueConfig = ValueConfig()
     process_reward: ProcessRewardConfig = ProcessRewardConfig()

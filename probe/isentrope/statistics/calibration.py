@@ -76,6 +76,7 @@ class PredictionInterval:
     _noisy_squares: float = 0.0
     _noise: float = 0.0
     _log_factor: float = 0.0
+    _sample_error: float = 0.0
     _judged: float = 0.0
     _inside: float = 0.0
 
@@ -84,9 +85,15 @@ class PredictionInterval:
         are too few of them."""
         if self._residuals < FEWEST:
             return None
-        scale = math.sqrt(self._squares / self._weight * self._own_share())
+        scale = max(math.sqrt(self._squares / self._weight * self._own_share()), self._sample_error)
         effective = self._weight**2 / self._weight_of_squares
         return math.exp(self._log_factor) * student_quantile(effective) * scale
+
+    def note_sample(self, error: float) -> None:
+        """The standard error that the prediction has from the sample that it is made from: its
+        residuals scatter at least as much."""
+        if math.isfinite(error):
+            self._sample_error = error
 
     @property
     def coverage(self) -> float | None:
@@ -157,8 +164,11 @@ TRUST_HALF_LIFE = 50.0
 WARM_UP = 3
 """Observations before the first calibrated prediction: with fewer, the gain is one step's noise."""
 
-LEVEL_PRIOR = 5.0
+LEVEL_PRIOR = 20.0
 """Steps that the level of coupled predictions is taken to be right for, before it is measured."""
+
+BEND_WEIGHT = 0.5
+"""Of the newest measurement in the average of a bend."""
 
 LEVEL_WEIGHT = 0.2
 """Of the newest prediction in the average that weights the next one."""
@@ -272,10 +282,58 @@ class MeasuredChange(Protocol):
     def error(self) -> float: ...
 
 
+class ChangeOfUnseen(Protocol):
+    """Of tokens that no update is fitted to."""
+
+    @property
+    def judge(self) -> MeasuredChange: ...
+    @property
+    def made_from(self) -> MeasuredChange | None: ...
+
+
+class CoupledProduct(Protocol):
+    """<h, update>, in nats, and how many updates were made with this h before."""
+
+    @property
+    def change(self) -> float: ...
+    @property
+    def age(self) -> float: ...
+
+
+@dataclass(slots=True)
+class Bend:
+    """How the entropy bends along the updates: a gradient is too steep, an older one more.
+
+    H is taken as quadratic and neighbouring updates as alike. Then the k-th update that is made
+    with one h, from 0 on, changes H by
+
+        <h, d_k> + (k + 1/2) b
+
+    b is measured on the tokens that h was made from: their own change has the noise of the sample
+    that the product has."""
+
+    nats: float = 0.0
+    """b; an average in which the newest measurement counts BEND_WEIGHT."""
+
+    def correct(self, coupled: CoupledProduct) -> float:
+        """The change, in nats, that a product stands for: between half of it and all of it.
+
+        An update much smaller than its neighbours bends less. And where the entropy fell ever
+        faster, as in the first steps of a run, it soon does no more."""
+        share = (coupled.age + 0.5) * self.nats / coupled.change if coupled.change else 0.0
+        return coupled.change * (1 + min(max(share, -0.5), 0.0))
+
+    def learn(self, coupled: CoupledProduct, came: float) -> None:
+        """Add the change of the tokens that h was made from, in nats."""
+        measured = (came - coupled.change) / (coupled.age + 0.5)
+        if math.isfinite(measured):
+            self.nats += BEND_WEIGHT * (measured - self.nats)
+
+
 @dataclass(slots=True)
 class CoupledLevel:
-    """The factor that brings coupled predictions to the level of what came: the entropy bends as
-    the weights move along its gradient, which is second order.
+    """The factor that brings coupled predictions to the level of what came: the tokens that they
+    are made from are some steps old.
 
     Least squares would make it too small, for a prediction from few tokens is noisy. So it is the
     ratio of two sums that are weighted by earlier predictions, whose noise is independent:
@@ -332,6 +390,7 @@ class Calibration:
     _coupled_product: float = 0.0
     _coupled_square: float = 0.0
     _level: CoupledLevel = field(default_factory=CoupledLevel)
+    _bend: Bend = field(default_factory=Bend)
     _since_wild: deque[tuple[float, float, float, float, bool]] = field(
         default_factory=lambda: deque(maxlen=WILD_STEPS)
     )
@@ -346,39 +405,51 @@ class Calibration:
         size: float = 1.0,
         clip_factor: float = 1.0,
         *,
-        coupled: float | None = None,
+        coupled: CoupledProduct | None = None,
         is_part: bool = False,
-        judge: MeasuredChange | None = None,
+        unseen: ChangeOfUnseen | None = None,
     ) -> CalibratedPrediction:
         """Predict this step from the past, then learn from its observed change, the mean change of
         H in nats, if it was measured. `size` is a_t H_t, to which the step's gain is assumed
         proportional, in any unit that does not change; `clip_factor` is what clipping multiplied
-        the gradient by. The coupled prediction, in nats, is brought to its level by `CoupledLevel`,
-        or times a factor by least squares where it `is_part` of the weights alone; the gain is
-        fitted all the same, for what-if. `judge` is the change of tokens that the coupled
-        prediction is not made from: by these it is judged. Without, by the observed change."""
+        the gradient by. The coupled prediction is corrected by `Bend` and brought to its level by
+        `CoupledLevel`, or times a factor by least squares where it `is_part` of the weights alone;
+        the gain is fitted all the same, for what-if. It is judged by the tokens of `unseen` that it
+        is not made from; without, by the observed change."""
         if not math.isfinite(unit_prediction * size * clip_factor):
             return self._prediction(None, size=self._size)
         self._size = size * momentum.total * clip_factor
         regressor = size * self._project_update(unit_prediction * clip_factor, momentum)
         factor = self._factor()
         predicted = None if factor is None else factor * regressor
-        coupled = coupled if coupled is not None and math.isfinite(coupled) else None
-        if coupled is not None:
-            predicted = coupled * self._coupled_factor(is_part)
+        product = self._product(coupled, is_part)
+        if product is not None:
+            predicted = product * self._coupled_factor(is_part)
         half_width = None if predicted is None else self._interval.half_width()
         if observed_change is not None and self._is_measurement(observed_change):
             came, noise = observed_change, 0.0
-            if judge is not None and coupled is not None and self._is_measurement(judge.mean):
+            judge = None if unseen is None or product is None else unseen.judge
+            if judge is not None and self._is_measurement(judge.mean):
                 came, noise = judge.mean, judge.error
-            beside = math.nan if coupled is None or predicted is None else came - predicted
+            beside = math.nan if product is None or predicted is None else came - predicted
             self._observe(regressor, observed_change, predicted, half_width, beside, noise)
-            if coupled is not None:
+            if product is not None:
                 keep = 0.5 ** (1 / HALF_LIFE)
-                self._coupled_product = keep * self._coupled_product + coupled * observed_change
-                self._coupled_square = keep * self._coupled_square + coupled * coupled
-                self._level.learn(coupled, came)
+                self._coupled_product = keep * self._coupled_product + product * observed_change
+                self._coupled_square = keep * self._coupled_square + product * product
+                self._level.learn(product, came)
+        made_from = None if unseen is None else unseen.made_from
+        if coupled is not None and made_from is not None:
+            if not is_part:
+                self._bend.learn(coupled, made_from.mean)
+            self._interval.note_sample(made_from.error)
         return self._prediction(predicted, half_width, size=self._size)
+
+    def _product(self, coupled: CoupledProduct | None, is_part: bool) -> float | None:
+        """In nats, before the level; None: there is none."""
+        if coupled is None or not math.isfinite(coupled.change):
+            return None
+        return coupled.change if is_part else self._bend.correct(coupled)
 
     def _coupled_factor(self, is_part: bool) -> float:
         if not is_part:

@@ -8,7 +8,8 @@ gradient. This product has both inside, with momentum, weight decay, clipping an
 for any optimiser: it is first order in the step, and known before the step's change is observed. h
 is taken after each update, by one more backward pass over entropies that are scored then anyway. Of
 the step's own tokens it is averaged with those of earlier steps, for each batch moves its own
-tokens most; of unseen tokens it is taken as it is, for an older gradient is too steep.
+tokens most; of unseen tokens it is taken as it is, for an older gradient is too steep. How much too
+steep, their own changes tell (`statistics/calibration.py`, `Bend`).
 
 Of Adam, AdamW and SGD two parts of the next prediction are known before the next batch is: what
 momentum and decoupled weight decay would do to H in an update whose gradient is 0. The rest is the
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 OWN_WEIGHT = 0.4
 """Weight of the newest gradient in the average over the steps' own tokens."""
 _PIECE = 1 << 22
-JUDGED = 2
-"""Updates that tokens judge before they give their gradient."""
 _RUNS = 16
 """Runs of neighbouring tokens that the error of a change is counted from."""
 
@@ -59,14 +58,17 @@ class EntropyGradient:
         self._gradient: list[Tensor] = []
         self._product: Tensor | None = None
         """<h, theta> after the last step."""
+        self._age = 0
+        """Updates since h was taken."""
         self._optimizers: list[Any] = []
         self._coming: Sequence[Tensor] = ()
         """See `_drift_without_gradient`."""
 
     def change(self, optimizer: Optimizer | SeveralOptimizers | None) -> Tensor | None:
         """The prediction of the step whose update was just made, its parts by momentum and by
-        weight decay (NaN: not known), in nats, and 1: [4] float64 on the device. The mean over
-        ranks is the prediction, of shards and of whole weights. None before there is a gradient.
+        weight decay (NaN: not known), in nats, how many updates were made with h before it, and 1:
+        [5] float64 on the device. The mean over ranks is the prediction, of shards and of whole
+        weights. None before there is a gradient.
 
         Raises:
             ConfigurationError: there is no gradient to be had of this optimiser's weights.
@@ -81,7 +83,9 @@ class EntropyGradient:
         if self._product is None:
             return None
         before, self._product = self._product, self._project_update()
-        return torch.stack([self._product - before, *self._coming, torch.ones_like(before)])
+        age, one = torch.full_like(before, self._age), torch.ones_like(before)
+        self._age += 1
+        return torch.stack([self._product - before, *self._coming, age, one])
 
     @property
     def is_due(self) -> bool:
@@ -143,7 +147,7 @@ class EntropyGradient:
         else:
             for mean, new in zip(self._gradient, found, strict=True):
                 mean.lerp_(new, weight)
-        self._product = self._project_update()
+        self._product, self._age = self._project_update(), 0
 
     def look_ahead(self) -> None:
         """After a step's gradient, if it took one: what is known of the next prediction already."""
@@ -354,70 +358,77 @@ class _Panel(NamedTuple):
     ids: Tensor
     entropies: Tensor
     """In nats, float64, without gradient."""
-    times: Tensor
-    """int64 []: how often they were scored before."""
-    gave_gradient: Tensor
-    """bool []: whether the prediction of the next step is made from them."""
 
 
 class UnseenTokens:
     """The entropies of tokens that no update is fitted to, from each step to the next.
 
     A prediction must not be judged by the tokens that it is made from, for it knows their noise.
-    So tokens judge JUDGED updates first, and give their gradient from then on. Tokens that never
-    change do both."""
+    So tokens judge an update before they give their gradient. Tokens that never change do both."""
 
     def __init__(self) -> None:
         self._before: list[_Panel] = []
+        self._gave: list[tuple[Tensor, Tensor]] = []
+        """Tokens that were scored for the last gradient, and whether they gave it: bool []."""
 
     def learn_from(self, scored: Sequence[TokenScores]) -> list[Tensor]:
-        """Which tokens give the gradient for the next prediction: a mask for each of `scored`."""
-        times = torch.stack([self._times(part) for part in scored])
-        gives = times >= times.max().clamp(max=JUDGED)
-        return [gives[index].expand(part.logprobs.shape) for index, part in enumerate(scored)]
-
-    def _times(self, part: TokenScores) -> Tensor:
-        """How often it was scored before, int64 [] on the device."""
-        none = torch.zeros((), dtype=torch.int64, device=part.logprobs.device)
-        times = [_are_equal(part.token_ids, one.ids) * (one.times + 1) for one in self._before]
-        return torch.stack([none, *times]).max()
+        """Which tokens give the gradient for the next prediction: a mask for each of `scored`. All
+        that were scored in the step before, or at the last gradient; where none was, all."""
+        ids = [panel.ids for panel in self._before] + [ids for ids, _ in self._gave]
+        were_scored = [_is_among(part.token_ids, ids, part.logprobs.device) for part in scored]
+        none = ~torch.stack(were_scored).any()
+        gives = [were | none for were in were_scored]
+        return [one.expand(part.logprobs.shape) for one, part in zip(gives, scored, strict=True)]
 
     def change(
         self, scored: Sequence[TokenScores], gave_gradient: Sequence[Tensor] | None
     ) -> Tensor | None:
-        """What `_change_sums` gives of the changes of H since the step before, of all tokens and of
-        those that judge the prediction, in nats, [6] float64 on the device, from scores without
-        padding under the weights as they are. Scores of other tokens than before give none yet.
+        """What `_change_sums` gives of the changes of H since the step before, of the tokens that
+        judge the prediction and of those that it was made from, in nats, [6] float64 on the device,
+        from scores without padding under the weights as they are. Scores of other tokens than
+        before give none yet. Where the prediction was made from all, all judge.
 
         Args:
             gave_gradient: What `learn_from` gave, where it was followed; None: the prediction
                 stays that of an earlier step.
         """
         now = []
-        changes, judges = [], []
-        for index, part in enumerate(scored):
+        changes, gave = [], []
+        for part in scored:
             if part.token_ids is None:
                 continue
             entropies = part.entropies.detach().double()
-            gave = torch.zeros((), dtype=torch.bool, device=entropies.device)
+            has_given = torch.zeros((), dtype=torch.bool, device=entropies.device)
+            for ids, gave_once in self._gave:
+                has_given = has_given | (_are_equal(part.token_ids, ids) & gave_once)
             for before in self._before:
                 if part.token_ids.shape != before.ids.shape:
                     continue
                 is_same = _are_equal(part.token_ids, before.ids)
                 change = torch.where(is_same, entropies - before.entropies, torch.nan)
                 changes.append(change.flatten())
-                judges.append((is_same & ~before.gave_gradient).expand(change.numel()))
-                gave = gave | (is_same & before.gave_gradient)
-            if gave_gradient is not None:
-                gave = gave_gradient[index].any()
-            now.append(_Panel(part.token_ids, entropies, self._times(part), gave))
+                gave.append(has_given.expand(change.numel()))
+            now.append(_Panel(part.token_ids, entropies))
         self._before = now
+        if gave_gradient is not None:
+            self._gave = [
+                (part.token_ids, mask.any())
+                for part, mask in zip(scored, gave_gradient, strict=True)
+                if part.token_ids is not None
+            ]
         if not changes:
             return None
-        change, judge = torch.cat(changes), torch.cat(judges)
-        judge = judge | ~judge.any()
-        judging = torch.where(judge, change, torch.nan)
-        return torch.cat([_change_sums(change), _change_sums(judging)])
+        change, has_given = torch.cat(changes), torch.cat(gave)
+        judges = ~has_given | ~(change.isfinite() & ~has_given).any()
+        return torch.cat(
+            [_change_sums(torch.where(one, change, torch.nan)) for one in (judges, has_given)]
+        )
+
+
+def _is_among(ids: Tensor | None, others: Sequence[Tensor], device: torch.device) -> Tensor:
+    """bool [], on the device: nothing waits for it."""
+    equal = [_are_equal(ids, other) for other in others]
+    return torch.stack(equal).any() if equal else torch.zeros((), dtype=torch.bool, device=device)
 
 
 def _are_equal(ids: Tensor | None, before: Tensor) -> Tensor:

@@ -103,9 +103,10 @@ class MeanChange(NamedTuple):
 class UnseenChange(NamedTuple):
     """On tokens that no update is fitted to."""
 
-    whole: MeanChange
-    judge: MeanChange | None
+    judge: MeanChange
     """Of those that the coupled prediction is not made from; of all, where it is made from all."""
+    made_from: MeanChange | None
+    """Of those that it is made from; None: they were not scored before and after the update."""
 
 
 def _mean_change(total: float, tokens: float, square: float) -> MeanChange | None:
@@ -113,16 +114,16 @@ def _mean_change(total: float, tokens: float, square: float) -> MeanChange | Non
 
 
 def _unseen_change(*numbers: float) -> UnseenChange | None:
-    whole = _mean_change(*numbers[:3])
-    return None if whole is None else UnseenChange(whole, _mean_change(*numbers[3:]))
+    judge = _mean_change(*numbers[:3])
+    return None if judge is None else UnseenChange(judge, _mean_change(*numbers[3:]))
 
 
 def _unseen_metrics(change: UnseenChange | None, step: StepSums) -> Metrics:
     if change is None:
         return {}
     return {
-        metrics.ENTROPY_UNSEEN_CHANGE: change.whole.mean,
-        metrics.ENTROPY_UNSEEN_CHANGE_ERROR: change.whole.error,
+        metrics.ENTROPY_UNSEEN_CHANGE: change.judge.mean,
+        metrics.ENTROPY_UNSEEN_CHANGE_ERROR: change.judge.error,
     }
 
 
@@ -143,14 +144,16 @@ class Coupled(NamedTuple):
     by_momentum: float
     """NaN: not known."""
     by_weight_decay: float
+    age: float
+    """Updates that were made with h before this one."""
 
 
 COUPLED_PREDICTION = totals(
     lambda *numbers: (
-        Coupled(*(number / numbers[3] for number in numbers[:3])) if numbers[3] else None
+        Coupled(*(number / numbers[4] for number in numbers[:4])) if numbers[4] else None
     ),
-    4,
-    lambda tokens: [tokens.none] * 4 if tokens.coupled is None else tokens.coupled.unbind(),
+    5,
+    lambda tokens: [tokens.none] * 5 if tokens.coupled is None else tokens.coupled.unbind(),
 )
 """Mean over the ranks; None where no rank has it."""
 

@@ -273,8 +273,9 @@ class StepTokens:
             centre: Mean log p and mean A of the step before over all ranks, scalars; None, or NaN:
                 these tokens' own.
             loss_scale: What the gradients that were read are to be divided by.
-            unseen: Of tokens that the step was not fitted to, and of those that judge the
-                prediction: sum of the changes of H in nats, number, variance of the sum.
+            unseen: Of tokens that the step was not fitted to: of those that judge the prediction,
+                and of those that it is made from, sum of the changes of H in nats, number,
+                variance of the sum.
             coupled: The coupled prediction, in nats, and what it counts as beside that of other
                 ranks.
             slopes: For the influence of each token.

@@ -354,9 +354,9 @@ class ReportBuilder:
                     closed.momentum or Momentum(),
                     rate * sums[of_step.ENTROPIES].mean,
                     _clip_factor(closed),
-                    coupled=None if coupled is None else coupled.change,
+                    coupled=coupled,
                     is_part=closed.coupling == "last_block",
-                    judge=None if unseen is None else unseen.judge,
+                    unseen=unseen,
                 )
             scalars |= of_step.calibration_scalars(prediction)
             if coupled is not None and closed.coupling == "model":

@@ -13,6 +13,7 @@ import torch
 
 from isentrope.hold.estimate import EntropyEstimator
 from isentrope.statistics.calibration import WARM_UP, CalibratedPrediction, Calibration, Momentum
+from isentrope.statistics.step import Coupled
 from isentrope_wire.diagnosis.course import Course
 
 ADAM, PLAIN = Momentum(0.9), Momentum()
@@ -228,7 +229,8 @@ def test_coupled_interval_recovers_from_no_effect(steps: int) -> None:
     for step in range(steps + 200):
         coupled = rng.gauss(-0.01, 0.01)
         change = 0.0 if step < steps else coupled + 0.002 * rng.gauss(0, 1)
-        found = calibration.step(rng.gauss(-0.5, 1), change, PLAIN, coupled=coupled)
+        product = Coupled(coupled, math.nan, math.nan, age=0)
+        found = calibration.step(rng.gauss(-0.5, 1), change, PLAIN, coupled=product)
         if step >= steps + 10:
             inside += holds(found, change)
     assert 0.8 <= inside / 190 <= 0.97
