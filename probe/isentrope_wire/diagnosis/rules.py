@@ -750,13 +750,15 @@ def _clipped(measures: Measures) -> tuple[float, float, float] | None:
     )
 
 
-def _mean_clipped(measures: Measures) -> float:
-    """Over the newest steps that are kept: the first update of a batch has nothing to cut."""
+def _mean_clipped(measures: Measures) -> tuple[float, float]:
+    """Over the newest steps that are kept, with its standard error: the first update of a batch has
+    nothing to cut."""
     names = (metrics.RATIO_CLIPPED, metrics.RATIO_CLIPPED_LOW, metrics.RATIO_CLIPPED_HIGH)
     traces = [measures.trace(name, LEAST) for name in names]
     if traces[0] is not None:
         traces = traces[:1]
-    return sum(fmean(trace.recent) for trace in traces if trace is not None)
+    kept = [trace for trace in traces if trace is not None]
+    return sum(fmean(trace.recent) for trace in kept), max(trace.level_error for trace in kept)
 
 
 def clip_saturation(measures: Measures) -> Finding | None:
@@ -766,8 +768,11 @@ def clip_saturation(measures: Measures) -> Finding | None:
         return None
     now, early, sigmas = clipped
     is_much = now > 0.3 or (now > 0.2 and now > 1.4 * early and sigmas > 4)
-    if not is_much and not (_mean_clipped(measures) > _MUCH_CUT and not reward_rises(measures)):
+    cut, error = _mean_clipped(measures)
+    if not is_much and not (cut > _MUCH_CUT and not reward_rises(measures)):
         return None
+    # A share that was high from the start has not changed.
+    sigmas = max(sigmas, (cut - _MUCH_CUT) / (error or 1e-9))
     low = measures.trace(metrics.RATIO_CLIPPED_LOW)
     high = measures.trace(metrics.RATIO_CLIPPED_HIGH)
     cause, side = "", ""
