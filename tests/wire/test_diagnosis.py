@@ -454,6 +454,23 @@ def test_a_suggestion_is_safe(way: int) -> None:
     assert count > 10
 
 
+@pytest.mark.parametrize(
+    ("pace", "rises", "is_told_to_wait"),
+    [(0.02, True, True), (0.02, False, False), (0.05, True, False)],
+    ids=["learns", "level reward", "most is lost"],
+)
+def test_nothing_is_suggested_while_it_learns(
+    pace: float, rises: bool, is_told_to_wait: bool
+) -> None:
+    draw = random.Random(3)
+    rewards = {step: 0.3 + 0.008 * step * rises + draw.gauss(0, 0.02) for step in range(1, 41)}
+    answer = diagnose(
+        run(lambda step: 0.6 * math.exp(-pace * step), 40, last=last(), rewards=rewards)
+    )
+    assert ("the reward still rises" in answer.message) == is_told_to_wait
+    assert (answer.suggestion is None) == is_told_to_wait
+
+
 def drawn_steps(draw: random.Random, way: int) -> LastSteps:
     """Twelve groups of tokens that move the entropy one way, beyond random thresholds."""
     cells = sorted(draw.sample(range(20, len(EDGES)), 12))

@@ -18,7 +18,7 @@ from isentrope_wire import metrics
 from isentrope_wire.diagnosis.checks import CHECKS, cure_of
 from isentrope_wire.diagnosis.course import AHEAD, DIRECTIONS, Course
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, stopping_control
-from isentrope_wire.diagnosis.guard import ControlGuard
+from isentrope_wire.diagnosis.guard import ControlGuard, is_learning
 from isentrope_wire.diagnosis.measures import Measures
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, cause_of, change_parts, mean_parts
 from isentrope_wire.diagnosis.rules import Finding
@@ -289,6 +289,8 @@ class AlertWatch:
         alerts = []
         for kind, urgency in raised.items():
             found = stopping_control(self.course, last, DIRECTIONS[kind])
+            if is_learning(self.course.share_lost or 0.0, self._guard.newest_rewards):
+                found = None
             message, evidence = self._course_in_words(target)
             control = (
                 None if found is None else replace(found.control, reason=f"Suggested: {message}")

@@ -15,7 +15,7 @@ from typing import Any
 
 from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.course import OVER_LEFT, Course
-from isentrope_wire.diagnosis.slope import autocorrelation, slopes_of_pairs
+from isentrope_wire.diagnosis.slope import autocorrelation, slope_of, slopes_of_pairs
 
 WINDOW = 30
 """Newest rewards that are compared with those before the control acted."""
@@ -31,6 +31,8 @@ LARGEST_AUTOCORRELATION = 0.9
 PROBABLE_ERROR = 0.67
 """Standard errors that half of all slopes are off by at most: a smaller fall before the control is
 as likely noise as not."""
+MOST_LOST = 0.75
+"""Share of the early entropy that a run may lose while it learns."""
 LEAST_SHARE = 0.1
 """Of the reward before, that it must have fallen by."""
 
@@ -62,6 +64,17 @@ def lost_reward(before: Sequence[float], since: Sequence[float], steps: int = 0)
 
 def _slope(rewards: Sequence[float]) -> float:
     return median(slopes_of_pairs([*enumerate(rewards)]))
+
+
+def is_learning(lost: float, rewards: Sequence[float]) -> bool:
+    """Whether the entropy has fallen, by less than MOST_LOST of its early level (`lost`: that
+    share), while the newest WINDOW or BEFORE rewards, by step, rise for certain. It falls so in
+    nearly every run that learns, and a control would slow the learning."""
+    if not 0 < lost < MOST_LOST:
+        return False
+    newest = [rewards[-count:] for count in (WINDOW, BEFORE)]
+    slopes = [slope_of(range(len(values)), values) for values in newest]
+    return any(slope is not None and slope.direction > 0 for slope in slopes)
 
 
 def _error_of_mean(rewards: Sequence[float]) -> float:
@@ -144,6 +157,11 @@ class ControlGuard:
             reward_lost=lost,
             before=before,
         )
+
+    @property
+    def newest_rewards(self) -> list[float]:
+        """The newest rewards that are kept, by step."""
+        return [*self.rewards, *self.since]
 
     def _passes_early_level(self, course: Course) -> bool:
         """Whether it lifted the entropy from below the early level to above it, by an eighth at

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from isentrope_wire import metrics
 from isentrope_wire.diagnosis.checks import CHECKS
 from isentrope_wire.diagnosis.course import Course
+from isentrope_wire.diagnosis.guard import MOST_LOST
 from isentrope_wire.diagnosis.measures import Measures
 from isentrope_wire.diagnosis.rules import MOST, reward_rises
 
 _KEPT = 0.65
 """Share of today's entropy that must be expected to be left at the end of the forecast."""
-_MOST_LOST = 0.75
 _SLOW = 0.8
 """The same of a fall that is slow."""
 _PATIENCE = 5
@@ -52,7 +52,7 @@ def is_no_collapse(measures: Measures, course: Course) -> bool:
     if zero is None or reward is None or zero.level > MOST:
         return False
     kept, lost = share_kept(course), course.share_lost or 0.0
-    if kept > _KEPT and lost < _MOST_LOST and reward_rises(measures):
+    if kept > _KEPT and lost < MOST_LOST and reward_rises(measures):
         return True
     return kept > _SLOW and course.urgency < 2
 

@@ -17,7 +17,7 @@ from isentrope_wire.diagnosis.effect import (
     PROMISED_STEPS,
 )
 from isentrope_wire.diagnosis.guard import WINDOW as REWARDS
-from isentrope_wire.diagnosis.guard import lost_reward
+from isentrope_wire.diagnosis.guard import is_learning, lost_reward
 from isentrope_wire.diagnosis.health.measured import Measured
 from isentrope_wire.hold_action import HoldStatus
 from isentrope_wire.reports import AlertLevel
@@ -147,6 +147,11 @@ class RunState:
         windows = [earlier[first : first + REWARDS] for first in starts]
         best = max((window for window in windows if len(window) == REWARDS), key=fmean, default=[])
         return (fmean(best), fmean(newest)) if lost_reward(best, newest) else None
+
+    @cached_property
+    def is_learning(self) -> bool:
+        rewards = [value for _, value in sorted(self.measured.rewards.items())]
+        return is_learning(self.share_lost or 0.0, rewards)
 
     @cached_property
     def _is_random_again(self) -> bool:

@@ -31,6 +31,11 @@ PRICE = " More reward is not shown."
 """Of a control that keeps an entropy up: in the recorded comparison of controllers none ended with
 clearly more reward than the run left to itself."""
 
+_NOT_YET = (
+    "Nothing to do yet: the reward still rises. Look again when it is level, or three"
+    " quarters of the early entropy are lost."
+)
+
 
 def suggest_control(state: RunState, why: str) -> tuple[Suggestion | None, str]:
     """What to push, and where nothing is known to be safe, why not."""
@@ -65,11 +70,15 @@ def suggest_control(state: RunState, why: str) -> tuple[Suggestion | None, str]:
             None,
             "Most groups teach nothing: no control of the entropy changes that, see the check.",
         )
+    if state.is_learning:
+        return None, _NOT_YET
     direction = -1 if lost > 0 else 1
     is_far = abs(lost) >= 1 - tuning.WATCH_LEFT
     # What comes back, or is level, needs no threshold. One clear step of the last ten is enough:
     # else a threshold would alternate with a hold from step to step.
     found = _threshold(state, direction, why) if direction in state.course.directions else None
+    if found is not None and not found.stops and not is_far:
+        return None, ""  # what merely slows a change clips much, and there is time
     if found is not None or not is_far or _has_its_time(state):
         return found, ""
     return _hold_here(state, direction, why)
