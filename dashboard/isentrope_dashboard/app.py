@@ -57,7 +57,9 @@ PAGES: Mapping[str, Page] = {
 
 def page_at(view: View) -> Page | None:
     """The page of an address, of a run too that may not exist."""
-    return run.run_page if view.run_id is not None else PAGES.get(view.path.rstrip("/"))
+    if view.run_id is not None:
+        return run.run_page
+    return PAGES.get(view.path.rstrip("/"))
 
 
 def parts_of(view: View) -> Sequence[Part]:
@@ -271,7 +273,10 @@ def _answer_every_address(app: FastAPI, dash_app: Dash) -> None:
         ).decode()  # where %2F is none of the path's own
         run_path, _, tab = path.rpartition("/")
         if tab in run.TABS and View(path=run_path).run_id is not None:
-            rest = f"&{request.url.query}" if request.url.query else ""
+            if request.url.query:
+                rest = f"&{request.url.query}"
+            else:
+                rest = ""
             return RedirectResponse(views.link_to(f"{run_path}?tab={tab}{rest}"))
         if page_at(View(path=path)) is not None:
             return HTMLResponse(_shell(dash_app, request))

@@ -24,7 +24,10 @@ def number(value: float | None, digits: int = 3, *, signed: bool = False) -> str
         return "NaN"
     if math.isinf(value):
         return "∞" if value > 0 else f"{MINUS}∞"
-    text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
+    if signed:
+        text = f"{value:+,.{digits}f}"
+    else:
+        text = f"{value:,.{digits}f}"
     if not any(digit in "123456789" for digit in text):
         text = text.lstrip("+-")
     return text.replace("-", MINUS)
@@ -59,7 +62,10 @@ def significant(value: float | None, digits: int = 4) -> str:
     if value is None or not math.isfinite(value):
         return number(value)
     size = abs(value)
-    text = f"{value:,.0f}" if 1e4 <= size < 1e7 else f"{value:.{digits}g}"
+    if 1e4 <= size < 1e7:
+        text = f"{value:,.0f}"
+    else:
+        text = f"{value:.{digits}g}"
     mantissa, _, power = text.partition("e")
     return (f"{mantissa}e{int(power)}" if power else text).replace("-", MINUS)
 
@@ -78,7 +84,10 @@ def told_apart(value: float | None, span: float = 0.0) -> str:
     if size < WHOLE and value == int(value):
         return f"{int(value):,}".replace("-", MINUS)
     power = math.floor(math.log10(size))
-    more = math.ceil(math.log10(size / span)) if 0 < span < size else 0
+    if 0 < span < size:
+        more = math.ceil(math.log10(size / span))
+    else:
+        more = 0
     digits = min(17, _DIGITS + more)
     if not -5 <= power < 15:
         mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
@@ -96,7 +105,9 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 def count(value: int | None) -> str:
     """A step or a count with thousands separated."""
-    return MISSING if value is None else f"{value:,}"
+    if value is None:
+        return MISSING
+    return f"{value:,}"
 
 
 def seconds(value: float | None) -> str:
@@ -113,19 +124,25 @@ def threshold(value: float | None) -> str:
     if value is None:
         return "off"
     plain = value == 0 or 0.01 <= abs(value) < 1e6
-    return f"{value:.2f}" if plain else f"{value:.3g}"
+    if plain:
+        return f"{value:.2f}"
+    return f"{value:.3g}"
 
 
 def parameter(value: object) -> str:
     """A parameter as a person types it: `0.0002`, `7`, `shrink`; nothing when it is off."""
     if value is None:
         return ""
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return str(value)
 
 
 def method(name: str) -> str:
     """The method as people write it; a method this page does not know stays as it came."""
-    return METHODS[name].label.removesuffix(" (observe only)") if name in METHODS else name
+    if name in METHODS:
+        return METHODS[name].label.removesuffix(" (observe only)")
+    return name
 
 
 DEFAULT = "default"
@@ -151,7 +168,10 @@ def _parts(control: Control, *, parameters: bool = True, bounds: bool = False) -
     """Each part of a control in words, by its name: its parameters that are not at their default,
     the bounds of what it holds."""
     held = control.held
-    guard = {"guard": control.guard} if control.guard == "revert" else {}
+    if control.guard == "revert":
+        guard = {"guard": control.guard}
+    else:
+        guard = {}
     parts = guard | {
         "method": method(control.method),
         "µ₋": threshold(control.mu_low),
@@ -213,22 +233,24 @@ def short_label(new: Control, old: Control | None) -> str:
         for name, after, before in sides
         if after != before and (after is not None or same_method)
     ]
-    parts += (
-        [f"µ {threshold(new.mu_low)}"]
-        if len(changed) == 2 and new.mu_low == new.mu_high
-        else changed
-    )
+    if len(changed) == 2 and new.mu_low == new.mu_high:
+        parts += [f"µ {threshold(new.mu_low)}"]
+    else:
+        parts += changed
     if old is not None and new.scope != old.scope and (new.method, new.held) != (Method.NONE, None):
         parts.append(new.scope)
-    names = {} if old is None else {**old.parameters, **new.parameters}
-    parameters = (
-        []
-        if old is None
-        else [(name, after) for name, _, after in changes(new, old) if name in names]
-    )
-    parts += (
-        ["parameters"] if len(parameters) > 1 else [f"{name} {after}" for name, after in parameters]
-    )
+    if old is None:
+        names = {}
+    else:
+        names = {**old.parameters, **new.parameters}
+    if old is None:
+        parameters = []
+    else:
+        parameters = [(name, after) for name, _, after in changes(new, old) if name in names]
+    if len(parameters) > 1:
+        parts += ["parameters"]
+    else:
+        parts += [f"{name} {after}" for name, after in parameters]
     if new.held != (old and old.held):
         parts.append(f"Hold {OFF if new.held is None else new.held.target_in_words}")
     return " · ".join(parts)
@@ -237,7 +259,9 @@ def short_label(new: Control, old: Control | None) -> str:
 def previous_control(item: ControlVersion, history: Sequence[ControlVersion]) -> Control | None:
     """The control that the trainer ran with before; None of the one that it started with."""
     before = version_before(item, history)
-    return None if before is None else before.control
+    if before is None:
+        return None
+    return before.control
 
 
 def control_markers(history: Sequence[ControlVersion]) -> list[tuple[int, str]]:

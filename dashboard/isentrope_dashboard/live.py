@@ -205,7 +205,9 @@ class Part:
             return {}
         with Guard() as guard:
             values = await self.read(client, view)
-            return values if self.layout is None else {**values, refused: None}
+            if self.layout is None:
+                return values
+            return {**values, refused: None}
         return {refused: refusal(guard.error)}
 
     async def written(self, client: AsyncClient, view: View) -> Mapping[str, tuple[int, str]]:

@@ -59,7 +59,10 @@ class View:
         try:
             known = dict(stored or {})
             pairs = [(str(name), str(value)) for name, value in known.get("query") or []]
-            form = None if known.get("form") is None else dict(known["form"])
+            if known.get("form") is None:
+                form = None
+            else:
+                form = dict(known["form"])
         except (TypeError, ValueError):
             raise refuse_page() from None
         return cls(
@@ -77,11 +80,9 @@ class View:
     def run_id(self) -> str | None:
         """The run that the path names; None of any other page."""
         name = self.path.removeprefix(RUN_PREFIX).strip("/")
-        return (
-            (unquote(name) or None)
-            if self.path.startswith(RUN_PREFIX) and "/" not in name
-            else None
-        )
+        if self.path.startswith(RUN_PREFIX) and "/" not in name:
+            return unquote(name) or None
+        return None
 
     @property
     def tab(self) -> str:
@@ -119,12 +120,16 @@ class View:
             first, last = (float(end) for end in self.query.get("zoom", "").split("~"))
         except ValueError:
             return None
-        return (first, last) if first < last else None
+        if first < last:
+            return (first, last)
+        return None
 
     def whole_number(self, name: str) -> int | None:
         """A parameter that is a number ≥ 0; None without one."""
         text = self.query.get(name, "")
-        return int(text) if text.isdecimal() and len(text) < 16 else None
+        if text.isdecimal() and len(text) < 16:
+            return int(text)
+        return None
 
 
 def link_to(path: str) -> str:

@@ -106,7 +106,10 @@ def resume(
         if state:
             own = _checked(state)
             # A decision about another run's control does not fit this one's.
-            action = own.next if own.run_id == parts.config.run_id else None
+            if own.run_id == parts.config.run_id:
+                action = own.next
+            else:
+                action = None
             mine = ResumeMessage(state=state if parts.config.rank == 0 else None, action=action)
     except CheckpointError as error:
         own_error, mine = error, ResumeMessage(error=str(error))
@@ -117,7 +120,10 @@ def resume(
         if message.error:
             raise CheckpointError(f"Rank {rank} can't continue from its state: {message.error}")
     if messages[0].state is None:
-        where = "" if len(messages) == 1 else " on rank 0, which counts for all"
+        if len(messages) == 1:
+            where = ""
+        else:
+            where = " on rank 0, which counts for all"
         logger.warning(
             "There is no probe state to continue from%s: calibration, alerts and control (%s) are"
             " those of a new run.",
@@ -183,7 +189,8 @@ def _restore(parts: Parts, shared: _State, own: _State) -> None:
         snapshot, newest_decided = parts.control.active, parts.control.newest_decided
     parts.control.resume(snapshot, newest_decided, shared.step)
     # A share of the tokens is counted on each rank; rank 0's is used where this rank has none.
-    own = own if own.rank == parts.config.rank and own.step == shared.step else shared
+    if not (own.rank == parts.config.rank and own.step == shared.step):
+        own = shared
     _restore_parts(shared, own, parts.basis, parts.reports, parts.hold)
 
 

@@ -61,7 +61,9 @@ class ControlState:
     def next_step(self) -> int:
         """The number the step that runs is expected to get: one more than the last one of this
         process."""
-        return 0 if self.last_step is None else self.last_step + 1
+        if self.last_step is None:
+            return 0
+        return self.last_step + 1
 
     @property
     def pending_outcomes(self) -> tuple[ControlOutcome, ...]:
@@ -97,7 +99,10 @@ class ControlState:
         time in seconds since the Unix epoch. The outcomes, which the next report carries; empty
         when nothing new was requested. `bypassed`: steps were closed, and none has gated
         anything."""
-        outcome = None if requested is None else self._decision(requested, now, bypassed)
+        if requested is None:
+            outcome = None
+        else:
+            outcome = self._decision(requested, now, bypassed)
         decided = () if outcome is None else (outcome,)
         self._new_outcomes += decided
         return decided
@@ -183,4 +188,6 @@ def _request_of(snapshot: ControlSnapshot) -> _Request:
 
 
 def _requests_of(active: ControlSnapshot) -> list[_Request]:
-    return [_request_of(active)] if active.version else []
+    if active.version:
+        return [_request_of(active)]
+    return []

@@ -200,7 +200,9 @@ def ranks_of(group: ProcessGroup | None) -> Ranks | None:
     no process group."""
     if group is None and not (dist.is_available() and dist.is_initialized()):
         return None
-    return ManyRanks(group) if dist.get_world_size(_known(group)) > 1 else Ranks()
+    if dist.get_world_size(_known(group)) > 1:
+        return ManyRanks(group)
+    return Ranks()
 
 
 def _known(group: ProcessGroup | None) -> ProcessGroup | None:
@@ -213,11 +215,10 @@ def _timeout_of(group: ProcessGroup | None) -> timedelta | None:
     """The timeout of the run's own group, for rank 0 may evaluate or save for long; None, torch's
     default, if unknown."""
     members = group or dist.group.WORLD
-    options = (
-        getattr(members._get_backend(_device_of(group)), "options", None)
-        if members is not None
-        else None
-    )
+    if members is not None:
+        options = getattr(members._get_backend(_device_of(group)), "options", None)
+    else:
+        options = None
     timeout: timedelta | None = getattr(options, "_timeout", None)
     return timeout
 
@@ -336,10 +337,16 @@ class RankExchange:
         control_at = _HEADER.size + action_bytes
         end = control_at + control_bytes
         if end <= self._capacity:
-            self._requested = decode_control(message[control_at:end]) if control_bytes else None
+            if control_bytes:
+                self._requested = decode_control(message[control_at:end])
+            else:
+                self._requested = None
         else:
             self._capacity = 2 * end
-        action = Action.decode(message[_HEADER.size : control_at]) if action_bytes else None
+        if action_bytes:
+            action = Action.decode(message[_HEADER.size : control_at])
+        else:
+            action = None
         has_gated = None if gated < 0 else bool(gated)
         return StepStart(self._requested, now, action, has_gated)
 
@@ -388,11 +395,9 @@ class RankExchange:
     def numbers_of_ranks(self) -> Callable[[], Sequence[Sequence[float]]] | None:
         """On rank 0, which reports them: a function that gives the last step's vectors, on a thread
         that may wait."""
-        return (
-            self._sums.numbers_later(ADDITIVE_FROM)
-            if self._sums is not None and self.leads
-            else None
-        )
+        if self._sums is not None and self.leads:
+            return self._sums.numbers_later(ADDITIVE_FROM)
+        return None
 
     def resume(
         self, mine: ResumeMessage, requested: ControlSnapshot | None
@@ -418,7 +423,10 @@ class RankExchange:
     ) -> None:
         action = b"" if decided is None else decided.encode()
         assert len(action) <= LONGEST_ACTION, "an action must fit into the first broadcast"
-        control = b"" if requested is None else encode_control(requested)
+        if requested is None:
+            control = b""
+        else:
+            control = encode_control(requested)
         fits = _HEADER.size + len(action) + len(control) <= self._capacity
         gated = -1 if has_gated is None else int(has_gated)
         message = (

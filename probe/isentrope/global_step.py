@@ -107,7 +107,10 @@ def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
     parts = [row[ADDITIVE_FROM:] for row in rows if len(row) > ADDITIVE_FROM]
     # As a rule one rank's row holds the sum of all: thousands of sums of one number would cost more
     # than all else here.
-    added = parts[0] if len(parts) == 1 else [sum(column) for column in zip(*parts, strict=True)]
+    if len(parts) == 1:
+        added = parts[0]
+    else:
+        added = [sum(column) for column in zip(*parts, strict=True)]
     return GlobalStep(
         sums=(
             LAYOUT.read(gated, added, sum(bool(header.took_part) for header in headers))

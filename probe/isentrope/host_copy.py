@@ -106,7 +106,9 @@ def _map_tensors(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return {name: _map_tensors(value, change) for name, value in values.items()}
     if isinstance(values, list | tuple):
         parts = [_map_tensors(value, change) for value in values]
-        return values._make(parts) if hasattr(values, "_make") else type(values)(parts)
+        if hasattr(values, "_make"):
+            return values._make(parts)
+        return type(values)(parts)
     if is_dataclass(values) and not isinstance(values, type):
         changed = {
             one.name: _map_tensors(getattr(values, one.name), change) for one in fields(values)

@@ -146,7 +146,10 @@ def broadcast_advantages(
             f"advantages must be one per token {list(logprobs.shape)}{per_sequence}, got "
             f"{list(advantages.shape)}."
         )
-    per_sequence = f" or one per sequence [{logprobs.shape[0]}]" if logprobs.dim() == 2 else ""
+    if logprobs.dim() == 2:
+        per_sequence = f" or one per sequence [{logprobs.shape[0]}]"
+    else:
+        per_sequence = ""
     raise InputError(
         f"advantages must be one per token {list(logprobs.shape)}{per_sequence}, got"
         f" {list(advantages.shape)}."
@@ -215,7 +218,9 @@ def differences_of(logprobs: Tensor, others: Mapping[str, Tensor | None]) -> dic
 
 def require_token_shape(name: str, given: Tensor | None, logprobs: Tensor) -> Tensor | None:
     """An optional tensor of the tokens' shape, itself."""
-    return None if given is None else matching(name, given, logprobs)
+    if given is None:
+        return None
+    return matching(name, given, logprobs)
 
 
 def group_ids_of(
@@ -334,7 +339,9 @@ class LearningRates:
         moving = [
             (parameters, rate) for parameters, rate in read if math.isfinite(rate) and rate > 0
         ]
-        return max(moving, key=lambda group: group[0])[1] if moving else 0.0
+        if moving:
+            return max(moving, key=lambda group: group[0])[1]
+        return 0.0
 
 
 def learning_rates_of(optimizer: Optimizer | SeveralOptimizers | None) -> LearningRates | None:
@@ -349,7 +356,9 @@ def learning_rates_of(optimizer: Optimizer | SeveralOptimizers | None) -> Learni
         for group in ([] if optimizer is None else optimizer.param_groups)
         if isinstance(group.get("lr"), SupportsFloat)
     )
-    return LearningRates(groups) if groups else None
+    if groups:
+        return LearningRates(groups)
+    return None
 
 
 def clip_factor_of(norm: float | Tensor | None, largest: float | None) -> float | Tensor | None:
@@ -359,4 +368,6 @@ def clip_factor_of(norm: float | Tensor | None, largest: float | None) -> float 
     if norm is None or not largest or largest < 0:
         return None
     factor = largest / (norm + 1e-6)
-    return factor.clamp(max=1.0) if isinstance(factor, Tensor) else min(factor, 1.0)
+    if isinstance(factor, Tensor):
+        return factor.clamp(max=1.0)
+    return min(factor, 1.0)

@@ -150,8 +150,13 @@ def announce(config: ProbeConfig) -> None:
 
 def page_of(config: ProbeConfig) -> str:
     """The address of the run's page; empty where it has none, or that is not known."""
-    pages = environment.pages_of(config.grpc_target) if config.mode == "online" else None
-    return "" if pages is None else f"{pages}/runs/{config.run_id}"
+    if config.mode == "online":
+        pages = environment.pages_of(config.grpc_target)
+    else:
+        pages = None
+    if pages is None:
+        return ""
+    return f"{pages}/runs/{config.run_id}"
 
 
 def _check_agreement(settings: Sequence[_RankSettings]) -> None:
@@ -236,7 +241,9 @@ def _add_output(error: str) -> str:
     """The error of a failed run with the last lines of its output, as far as there is room."""
     room = ERROR_CHARACTERS - len(error) - len(OUTPUT)
     output = last_output() if room > 0 else ""
-    return f"{error}{OUTPUT}{output[-room:]}" if output else error
+    if output:
+        return f"{error}{OUTPUT}{output[-room:]}"
+    return error
 
 
 _finished_runs: set[str] = set()

@@ -138,7 +138,10 @@ class Probe:
         """
         texts = TokenTexts(tokenizer)
         ranks = ranks_of(group)
-        rank_and_world_size = None if ranks is None else (ranks.rank, ranks.size)
+        if ranks is None:
+            rank_and_world_size = None
+        else:
+            rank_and_world_size = (ranks.rank, ranks.size)
         self.config, initial, started = begin_run(
             ranks or Ranks(),
             lambda: ProbeConfig.read_environment(
@@ -295,9 +298,10 @@ class Probe:
         Raises:
             InputError: as for `score`.
         """
-        weight = (
-            lm_head_weight.base if isinstance(lm_head_weight, AdaptedWeight) else lm_head_weight
-        )
+        if isinstance(lm_head_weight, AdaptedWeight):
+            weight = lm_head_weight.base
+        else:
+            weight = lm_head_weight
         return self._scored(
             lambda: linear_token_scores(
                 hidden,
@@ -364,7 +368,9 @@ class Probe:
         with self._scoring:
             scores = score()
             return self._checked(scores, vocabulary())
-        return inputs.not_scored(source, token_ids) if scores is None else scores
+        if scores is None:
+            return inputs.not_scored(source, token_ids)
+        return scores
 
     def _checked(self, scores: TokenScores, vocabulary: int | None) -> TokenScores:
         self._open.awaits_gate |= scores.logprobs.numel() > 0
@@ -398,7 +404,10 @@ class Probe:
             sums: Tensor | None = None
             try:
                 parts, masks = inputs.first_pass_parts(scores, mask)
-                sums = threshold_sums(parts, masks) if parts else None
+                if parts:
+                    sums = threshold_sums(parts, masks)
+                else:
+                    sums = None
             finally:
                 # Also when this rank's can't be read: the others wait for it.
                 self._ranks.first_pass(sums)
@@ -512,11 +521,10 @@ class Probe:
             differences = inputs.differences_of(
                 logprobs, {"old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs}
             )
-            of_reference = (
-                {}
-                if reference is None
-                else inputs.differences_of(logprobs, {"reference": reference})
-            )
+            if reference is None:
+                of_reference = {}
+            else:
+                of_reference = inputs.differences_of(logprobs, {"reference": reference})
             old = inputs.require_token_shape("old_entropies", old_entropies, logprobs)
             batch = TokenBatch(
                 kept,

@@ -94,16 +94,22 @@ def _compact(value: object) -> str:
 def _plain(value: object) -> object:
     if isinstance(value, Enum):
         is_shown = isinstance(value.value, str | int | float)
-        return _plain(value.value) if is_shown else value.name
+        if is_shown:
+            return _plain(value.value)
+        return value.name
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, int):
         is_short = value.bit_length() <= _MOST_BITS
-        return int(value) if is_short else f"an integer of {value.bit_length()} bits"
+        if is_short:
+            return int(value)
+        return f"an integer of {value.bit_length()} bits"
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else str(float(value))
+        if math.isfinite(value):
+            return float(value)
+        return str(float(value))
     members = _members(value)
     if members is not None:
         return {_text(str(name)): _plain(member) for name, member in members.items()}
@@ -161,11 +167,16 @@ def _number_or_text(value: Any) -> object:
 def _shortest(value: Any) -> object:
     """What an array or number holds. Of a float32 the shortest decimal, 0.0001 instead of
     9.999999747378752e-05, for that is what was written."""
-    detached = value.detach().cpu() if hasattr(value, "detach") else value
+    if hasattr(value, "detach"):
+        detached = value.detach().cpu()
+    else:
+        detached = value
     is_single = str(detached.dtype).removeprefix("torch.") == "float32"
     if math.prod(detached.shape) == 1 and is_single:
         return float(f"{detached.item():.7g}")
-    return detached.item() if math.prod(detached.shape) == 1 else detached.tolist()
+    if math.prod(detached.shape) == 1:
+        return detached.item()
+    return detached.tolist()
 
 
 def _text(text: str) -> str:

@@ -285,7 +285,9 @@ class TrackioRun(Tracker):
     def active(self) -> Any:
         # A context variable: another thread sees none.
         context = sys.modules.get("trackio.context_vars")
-        return None if context is None else context.current_run.get()
+        if context is None:
+            return None
+        return context.current_run.get()
 
     def write(self, report: StepReport) -> None:
         self.run.log(prefixed(report), step=report.step)
@@ -306,7 +308,9 @@ class MlflowRun(Tracker):
 
     def active(self) -> Any:
         active_run = getattr(sys.modules.get("mlflow"), "active_run", None)
-        return None if active_run is None else active_run()
+        if active_run is None:
+            return None
+        return active_run()
 
     def write(self, report: StepReport) -> None:
         mlflow: Any = sys.modules["mlflow"]
@@ -351,7 +355,10 @@ class TensorBoardWriter(Tracker):
     def prepare(self, run_id: str) -> None:
         if self.run is None:
             parent = os.environ.get("TENSORBOARD_LOGGING_DIR") or DEFAULT_FOLDER
-            folder = Path(self._folder) if self._folder else Path(parent) / run_id
+            if self._folder:
+                folder = Path(self._folder)
+            else:
+                folder = Path(parent) / run_id
             try:
                 torch_writer: Any = importlib.import_module("torch.utils.tensorboard")
                 self.run = torch_writer.SummaryWriter(str(folder), flush_secs=FLUSH_SECONDS)
@@ -424,12 +431,17 @@ def _tracker_of_name(name: str) -> Tracker:
             f"trackers={name!r} needs the package {tool}, which is not installed: pip install"
             f" {tool}."
         )
-    return TensorBoardWriter(folder=folder) if folder else KNOWN[tool]()
+    if folder:
+        return TensorBoardWriter(folder=folder)
+    return KNOWN[tool]()
 
 
 def _tracker_of_object(item: object) -> Tracker:
     # A SummaryWriter may be of torch, tensorboardX or others: what it can do tells.
-    home = "tensorboard" if hasattr(item, "add_scalar") else type(item).__module__.partition(".")[0]
+    if hasattr(item, "add_scalar"):
+        home = "tensorboard"
+    else:
+        home = type(item).__module__.partition(".")[0]
     known = KNOWN.get(home)
     if known is not None and hasattr(item, known.method_of_a_run):
         return known(item)

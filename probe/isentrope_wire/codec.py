@@ -187,11 +187,15 @@ _Alert = _shape(reports.Alert, suggestion=str | None)
 
 
 def _write_control(control: Control | None) -> str | None:
-    return None if control is None else write_json(control.to_document())
+    if control is None:
+        return None
+    return write_json(control.to_document())
 
 
 def _read_control(text: str | None) -> Control | None:
-    return None if text is None else Control.from_document(_read_json("A control", text))
+    if text is None:
+        return None
+    return Control.from_document(_read_json("A control", text))
 
 
 def _write_snapshot(snapshot: reports.ControlSnapshot) -> Any:

@@ -176,19 +176,25 @@ class Hold:
         if self.target_entropy is not None:
             return self.target_entropy
         if self.target_share is not None:
-            return None if early_level is None else self.target_share * early_level
+            if early_level is None:
+                return None
+            return self.target_share * early_level
         points = [(at, _nats(level, early_level)) for at, level in self.target_curve or ()]
         later = next((index for index, (at, _) in enumerate(points) if at >= step), len(points))
         (start, low), (end, high) = points[max(later - 1, 0)], points[min(later, len(points) - 1)]
         if low is None or high is None:
             return None
-        return low if start == end else low + (high - low) * (step - start) / (end - start)
+        if start == end:
+            return low
+        return low + (high - low) * (step - start) / (end - start)
 
     def largest_change(self, target: float, gap: float = 0.0) -> float:
         """The largest correction of a step, in nats, for a target and an entropy that lies `gap`
         away from it."""
         given = self.max_change_per_step
-        return LARGEST_CHANGE * max(abs(gap), target) if given is None else given
+        if given is None:
+            return LARGEST_CHANGE * max(abs(gap), target)
+        return given
 
     @property
     def target(self) -> str:
@@ -196,16 +202,18 @@ class Hold:
         200:25%`."""
         if self.target_curve is not None:
             return " ".join(f"{step}:{level}" for step, level in self.target_curve)
-        return (
-            str(self.target_entropy) if self.target_share is None else _percent(self.target_share)
-        )
+        if self.target_share is None:
+            return str(self.target_entropy)
+        return _percent(self.target_share)
 
     @property
     def target_in_words(self) -> str:
         """For a person: `0.46 nats`, `75% of the early level`."""
         if self.target_share is not None:
             return f"{self.target} of the early level"
-        return self.target if self.target_entropy is None else f"{self.target_entropy:.6g} nats"
+        if self.target_entropy is None:
+            return self.target
+        return f"{self.target_entropy:.6g} nats"
 
 
 TARGETS = ("target_entropy", "target_share", "target_curve")
@@ -226,9 +234,9 @@ def target_from_text(text: object) -> dict[str, object]:
     if ":" in written:
         points = [point.partition(":") for point in written.replace(",", " ").split()]
         return {"target_curve": [[_whole(step), _level(level)] for step, _, level in points]}
-    return (
-        {"target_share": written} if written.endswith("%") else {"target_entropy": _number(written)}
-    )
+    if written.endswith("%"):
+        return {"target_share": written}
+    return {"target_entropy": _number(written)}
 
 
 def begun_at(document: Mapping[str, object], step: int) -> dict[str, object]:
@@ -297,7 +305,9 @@ def _number(text: str) -> float:
 
 def _whole(text: str) -> int:
     number = _number(text)
-    return int(number) if number.is_integer() else _refuse_step(text)
+    if number.is_integer():
+        return int(number)
+    return _refuse_step(text)
 
 
 def _refuse_step(value: object) -> int:
@@ -358,7 +368,9 @@ def _point(point: object) -> tuple[int, Level]:
 def _nats(level: Level, early_level: float | None) -> float | None:
     if not isinstance(level, str):
         return level
-    return None if early_level is None else _share("target_curve", level) * early_level
+    if early_level is None:
+        return None
+    return _share("target_curve", level) * early_level
 
 
 def _one_of(kind: type[_Words], name: str, value: object) -> _Words:
@@ -581,13 +593,17 @@ class Control(ControlFields):
     @property
     def held(self) -> Hold | None:
         """`hold` as a `Hold`; None where there is none."""
-        return None if self.hold is None else Hold.from_document(self.hold)
+        if self.hold is None:
+            return None
+        return Hold.from_document(self.hold)
 
     @property
     def capability(self) -> str:
         """What a probe must be able to do to carry this control out, as listed in
         `RunStarted.capabilities`."""
-        return "hold" if self.hold is not None else f"method:{self.method}"
+        if self.hold is not None:
+            return "hold"
+        return f"method:{self.method}"
 
 
 CAPABILITIES = (*(f"method:{name}" for name in METHODS), "hold")

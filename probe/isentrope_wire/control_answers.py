@@ -49,7 +49,9 @@ class Estimate(Answer):
         contains 0."""
         if self.low > 0:
             return 1
-        return -1 if self.high < 0 else 0
+        if self.high < 0:
+            return -1
+        return 0
 
     def scaled(self, factor: float) -> Estimate:
         """In another unit; the factor is above 0."""
@@ -241,7 +243,9 @@ class ControlVersion(ControlFields):
     @property
     def latency_seconds(self) -> float | None:
         """From the request to the trainer's acknowledgement; None before it."""
-        return None if self.applied_at is None else max(0.0, self.applied_at - self.requested_at)
+        if self.applied_at is None:
+            return None
+        return max(0.0, self.applied_at - self.requested_at)
 
 
 def version_before(

@@ -55,7 +55,9 @@ def read_lock(lock: IO[str]) -> dict[str, str]:
         held = json.load(lock)
     except json.JSONDecodeError:
         return {}
-    return held if isinstance(held, dict) else {}
+    if isinstance(held, dict):
+        return held
+    return {}
 
 
 def _read_home(what: str) -> str | None:
@@ -80,7 +82,9 @@ def pages_of(target: str) -> str | None:
     """The address of the pages of the server whose ingest is at `target`; None where it is another
     than the one that is meant without settings, and `ISENTROPE_URL` is not set."""
     meant = _read_home("grpc") or DEFAULT_GRPC
-    return url() if _address("ISENTROPE_URL") or host_and_port(target) == meant else None
+    if _address("ISENTROPE_URL") or host_and_port(target) == meant:
+        return url()
+    return None
 
 
 def keep_delivered_seconds() -> float:
@@ -88,7 +92,10 @@ def keep_delivered_seconds() -> float:
     or a number followed by s, m, h or d; 0: not at all. Default: a day. ConfigurationError: it is
     something else."""
     text = os.environ.get("ISENTROPE_KEEP_DELIVERED", "").strip() or "1d"
-    number, unit = (text[:-1], text[-1]) if text[-1] in _UNITS else (text, "s")
+    if text[-1] in _UNITS:
+        number, unit = (text[:-1], text[-1])
+    else:
+        number, unit = (text, "s")
     try:
         seconds = float(number) * _UNITS[unit]
     except ValueError:
@@ -105,7 +112,9 @@ def grpc_target() -> str:
     """`ISENTROPE_GRPC`: host:port of the server's ingest, behind `https://` where it is encrypted;
     else that of the server with the same home, or the default one."""
     target = _address("ISENTROPE_GRPC") or _read_home("grpc") or DEFAULT_GRPC
-    return f"{_ENCRYPTED}{host_and_port(target)}" if is_encrypted(target) else host_and_port(target)
+    if is_encrypted(target):
+        return f"{_ENCRYPTED}{host_and_port(target)}"
+    return host_and_port(target)
 
 
 def is_encrypted(target: str) -> bool:
@@ -140,7 +149,9 @@ def client_key() -> Path | None:
 
 def _file(variable: str) -> Path | None:
     name = os.environ.get(variable)
-    return Path(name).expanduser() if name else None
+    if name:
+        return Path(name).expanduser()
+    return None
 
 
 def is_on_this_machine(address: str) -> bool:
@@ -181,12 +192,16 @@ def token_source() -> str:
     file = _file("ISENTROPE_TOKEN_FILE")
     if file is not None:
         return str(file)
-    return "ISENTROPE_TOKEN" if os.environ.get("ISENTROPE_TOKEN") else str(owner_token_file())
+    if os.environ.get("ISENTROPE_TOKEN"):
+        return "ISENTROPE_TOKEN"
+    return str(owner_token_file())
 
 
 def _token_in(file: Path | None) -> str | None:
     try:
-        return None if file is None else file.read_text(encoding="utf-8").strip() or None
+        if file is None:
+            return None
+        return file.read_text(encoding="utf-8").strip() or None
     except (OSError, UnicodeDecodeError):
         return None
 

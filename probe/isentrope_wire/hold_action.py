@@ -95,7 +95,9 @@ def undecided(version: int) -> Action:
 
 def clipping_method(pushed: Control) -> Method:
     """The method whose thresholds are moved."""
-    return SUGGESTED if pushed.method == Method.NONE else pushed.method
+    if pushed.method == Method.NONE:
+        return SUGGESTED
+    return pushed.method
 
 
 def control_under(action: Action | None, pushed: Control) -> Control:

@@ -208,7 +208,10 @@ def decide(
         target = hold.target_at(run_step, measured.early_level)
     reason = stopped or _reason_for_fallback(measured, state, step, target)
     if measured is None or target is None or reason:
-        status = HoldStatus.ENDED if stopped else HoldStatus.FALLBACK
+        if stopped:
+            status = HoldStatus.ENDED
+        else:
+            status = HoldStatus.FALLBACK
         idle_action = Action(version=0, status=status, reason=reason, target=target)
         return HoldState(plans=_plans(state, measured, step)), idle_action
     gain, drift = measured.entropy.gain or 0.0, measured.entropy.drift
@@ -305,7 +308,9 @@ def _wanted_change(hold: Hold, target: float, gap: float, unclipped: float) -> f
 
 def _pace(state: HoldState, change: float, gap: float) -> float:
     towards = math.copysign(change, change * gap)
-    return towards if state.pace is None else state.pace + PACE_WEIGHT * (towards - state.pace)
+    if state.pace is None:
+        return towards
+    return state.pace + PACE_WEIGHT * (towards - state.pace)
 
 
 def _mark_approaching(action: Action, state: HoldState, gap: float, watch: str) -> Action:
@@ -371,7 +376,9 @@ def _side_to_clip(missing: float, band: float, state: HoldState) -> Scope | None
     or changes sides."""
     wanted = Scope.DECREASING if missing > 0 else Scope.INCREASING
     least = 0.0 if wanted == state.scope else band
-    return wanted if abs(missing) > least else None
+    if abs(missing) > least:
+        return wanted
+    return None
 
 
 def _bonus(state: HoldState, measured: Measured, wanted_unit: float, step: float) -> float | None:
@@ -385,7 +392,10 @@ def _bonus(state: HoldState, measured: Measured, wanted_unit: float, step: float
     wanted = (wanted_unit - unclipped) / effect
     last = state.bonus
     if last is None:
-        acted = state.plans[-1].unit_prediction if state.plans else unclipped
+        if state.plans:
+            acted = state.plans[-1].unit_prediction
+        else:
+            acted = unclipped
         last = (acted - unclipped) / effect
     reach = max(step / effect, abs(last) / 2)
     moved = min(max(wanted, last - reach), last + reach)
@@ -398,7 +408,10 @@ def _threshold(
     """The threshold of the next step: the solved one, as far as one step may move it. Below
     `lowest` no more is clipped."""
     begins = min(_furthest_score(curve), hold.mu_max)
-    last = min(state.mu, begins) if state.mu is not None and state.scope == scope else begins
+    if state.mu is not None and state.scope == scope:
+        last = min(state.mu, begins)
+    else:
+        last = begins
     mu = min(max(solved, (last - SLEW_STEP) / SLEW_FACTOR), last * SLEW_FACTOR + SLEW_STEP)
     return min(max(mu, lowest), hold.mu_max)
 
@@ -421,11 +434,10 @@ def _cap_binds_from(curve: WhatIfCurve, max_fraction: float | None) -> float:
         return low
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (
-            (middle, high)
-            if curve.evaluate(middle, middle).clip_fraction > max_fraction
-            else (low, middle)
-        )
+        if curve.evaluate(middle, middle).clip_fraction > max_fraction:
+            low = middle
+        else:
+            high = middle
     return high
 
 
@@ -450,5 +462,8 @@ def _solve(
     low, high = places[first], places[first - 1]
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if missing(middle) <= 0 else (low, middle)
+        if missing(middle) <= 0:
+            low = middle
+        else:
+            high = middle
     return low, True

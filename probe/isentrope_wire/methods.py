@@ -59,7 +59,9 @@ class Parameter:
             raise ConfigurationError(
                 f"parameters.{self.name} must be {self.range_in_words}, got {shown(value)}."
             )
-        return int(value) if self.whole else float(value)
+        if self.whole:
+            return int(value)
+        return float(value)
 
     def _takes(self, value: float) -> bool:
         if self.whole and value != int(value):
@@ -75,7 +77,9 @@ class Parameter:
         """What it takes."""
         if self.choices:
             return "choice"
-        return "whole" if self.whole else "number"
+        if self.whole:
+            return "whole"
+        return "number"
 
     @property
     def range_in_words(self) -> str:
@@ -84,7 +88,10 @@ class Parameter:
             return f"one of {', '.join(self.choices)}"
         lowest = ""
         if self.minimum is not None:
-            above = "above" if self.minimum_excluded else "of at least"
+            if self.minimum_excluded:
+                above = "above"
+            else:
+                above = "of at least"
             lowest = f"{above} {self.minimum:g}"
         highest = ""
         if self.maximum is not None:
@@ -734,7 +741,10 @@ def checked_parameters(of: Method, given: Mapping[str, object]) -> dict[str, Val
     that the method does not have, or the value it can't take."""
     unknown = sorted(str(name) for name in given if name not in of.parameters)
     if unknown:
-        has = f"the parameters {', '.join(of.parameters)}" if of.parameters else "no parameters"
+        if of.parameters:
+            has = f"the parameters {', '.join(of.parameters)}"
+        else:
+            has = "no parameters"
         raise ConfigurationError(f"The method {of} has {has}; got {', '.join(unknown)[:200]}.")
     return {name: of.parameters[name].check(value) for name, value in given.items()}
 
@@ -792,7 +802,9 @@ def parameter_value(of: Method, parameters: Mapping[str, Value], name: str) -> V
     parameter."""
     if name in parameters:
         return parameters[name]
-    return of.parameters[name].default if name in of.parameters else None
+    if name in of.parameters:
+        return of.parameters[name].default
+    return None
 
 
 def idle_parameters(of: Method, parameters: Mapping[str, object]) -> Iterator[str]:

@@ -102,7 +102,9 @@ histogram = partial(metric, rows=HISTOGRAMS)
 def unit_of(name: str) -> str:
     """In words; empty where the metric has none or is a run's own."""
     row = METRICS.get(name)
-    return row.unit if row is not None else ""
+    if row is not None:
+        return row.unit
+    return ""
 
 
 def promised_metrics() -> frozenset[str]:
@@ -730,4 +732,6 @@ class EarlyLevel:
     @property
     def level(self) -> float | None:
         """The median of the first values, in their unit; None before there are enough of them."""
-        return median(self.values) if len(self.values) == self.steps else None
+        if len(self.values) == self.steps:
+            return median(self.values)
+        return None

@@ -60,7 +60,9 @@ def no_formula(cell: object) -> object:
     is_risky = isinstance(cell, str) and cell.lstrip("'").startswith(
         ("=", "+", "-", "@", "\t", "\r")
     )
-    return f"'{cell}" if is_risky else cell
+    if is_risky:
+        return f"'{cell}"
+    return cell
 
 
 MINUS = "−"
@@ -80,13 +82,18 @@ def fixed(value: float, decimals: int) -> str:
         return "NaN"
     text = "∞" if math.isinf(value) else f"{abs(value):.{decimals}f}"
     negative = value < 0 and any(sign in text for sign in "123456789∞")
-    return f"{MINUS}{text}" if negative else text
+    if negative:
+        return f"{MINUS}{text}"
+    return text
 
 
 def decimals_of(value: float, significant: int) -> int:
     """The decimals that show so many significant digits of a number, at least 0; 0 has as many as
     0.1."""
-    size = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else -1
+    if value and math.isfinite(value):
+        size = math.floor(math.log10(abs(value)))
+    else:
+        size = -1
     return max(0, significant - 1 - size)
 
 
@@ -182,7 +189,9 @@ def number(value: float) -> float | str:
         return value
     if math.isnan(value):
         return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
+    if value > 0:
+        return "Infinity"
+    return "-Infinity"
 
 
 def plain_json(value: object) -> object:

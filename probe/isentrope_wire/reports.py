@@ -376,7 +376,9 @@ _SHOWN_CHARACTERS = 100
 
 def cut(text: str, characters: int) -> str:
     """The text, or its beginning and the word that it was cut."""
-    return text if len(text) <= characters else text[: characters - len(_CUT)] + _CUT
+    if len(text) <= characters:
+        return text
+    return text[: characters - len(_CUT)] + _CUT
 
 
 def first_of(names: Collection[str]) -> str:

@@ -235,11 +235,9 @@ class WhatIfCurve:
 
         def sum_beyond(place: int) -> _Beyond:
             # Beyond all edges nothing is left; how far out that is, is not known.
-            return (
-                self._sum_beyond(mu_low, mu_high, distances[place])
-                if place < len(distances)
-                else _NOTHING
-            )
+            if place < len(distances):
+                return self._sum_beyond(mu_low, mu_high, distances[place])
+            return _NOTHING
 
         first = bisect_left(
             range(len(distances)), True, key=lambda place: sum_beyond(place).tokens <= most
@@ -255,7 +253,10 @@ class WhatIfCurve:
         if far < len(distances):
             in_doubt -= self._magnitude(mu_low, mu_high, distances[far], inner=False)
         more, fewer = sum_beyond(max(first - 1, 0)), sum_beyond(first)
-        part = (most - fewer.tokens) / (more.tokens - fewer.tokens) if first else 1.0
+        if first:
+            part = (most - fewer.tokens) / (more.tokens - fewer.tokens)
+        else:
+            part = 1.0
         return _Beyond(
             tokens=min(most, clipped.tokens),
             change=fewer.change + part * (more.change - fewer.change),
@@ -409,7 +410,9 @@ class _Side:
         index = bisect_right(EDGES, mu) - 1
         if not inner and mu != EDGES[index]:
             index += 1
-        return self._magnitude_beyond[index] if index < len(EDGES) else 0.0
+        if index < len(EDGES):
+            return self._magnitude_beyond[index]
+        return 0.0
 
     def mu_of_tokens(self, tokens: float) -> float:
         """The mu beyond which so many tokens lie; 0 where there are fewer."""
@@ -417,7 +420,9 @@ class _Side:
             range(len(EDGES)), True, key=lambda at: self._count_beyond[at] <= tokens
         )
         if index in (0, len(EDGES)):
-            return EDGES[-1] if index else 0.0
+            if index:
+                return EDGES[-1]
+            return 0.0
         part = (self._count_beyond[index - 1] - tokens) / self._counts[index - 1]
         return EDGES[index - 1] + part * (EDGES[index] - EDGES[index - 1])
 

@@ -104,12 +104,14 @@ async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
         hub = Hub(asyncio.get_running_loop())
         tokens = TokenBook()
         database = Database(settings.resolved_database_url)
-        notifications = Notifications(database, hub, tokens.reload) if database.is_shared else None
-        writer = (
-            Writer(database.writing_engine, hub.publish)
-            if notifications is None
-            else Writer(database.writing_engine, lambda events: None, notifications.announce)
-        )
+        if database.is_shared:
+            notifications = Notifications(database, hub, tokens.reload)
+        else:
+            notifications = None
+        if notifications is None:
+            writer = Writer(database.writing_engine, hub.publish)
+        else:
+            writer = Writer(database.writing_engine, lambda events: None, notifications.announce)
         try:
             await asyncio.to_thread(_migrate, database, settings)
             writer.start()

@@ -78,9 +78,10 @@ def _announce(settings: Settings, login_address: str, grpc_port: int) -> None:
         )
     # Elsewhere it would stay in a journal or a container's log: it holds the owner's token.
     is_shown = sys.stdout.isatty()
-    log_in = (
-        "Log in with:" if is_shown else f"Log in with the token in {settings.owner_token_file}:"
-    )
+    if is_shown:
+        log_in = "Log in with:"
+    else:
+        log_in = f"Log in with the token in {settings.owner_token_file}:"
     click.echo(f"Isentrope is up; reports come in on gRPC port {grpc_port}. {log_in}", err=True)
     click.echo(login_address if is_shown else url)
 
@@ -159,7 +160,10 @@ def audit(limit: int, as_json: bool) -> None:
     click.echo(f"Changes of {place}, newest first:", err=True)
     for entry in found["items"]:
         at = datetime.fromtimestamp(entry["at"])
-        who = f"{entry['actor']} ({entry['token_id']})" if entry["token_id"] else entry["actor"]
+        if entry["token_id"]:
+            who = f"{entry['actor']} ({entry['token_id']})"
+        else:
+            who = entry["actor"]
         click.echo(
             printable(
                 f"{at:%Y-%m-%d %H:%M:%S}  {entry['action']:<20}  {entry['subject']}  by {who}"
@@ -205,7 +209,10 @@ def restore(file: Path) -> None:
     with locked_home(settings.home, settings.local_url):
         restored = backups.restore(file, _sqlite_file(settings))
     at = restored.newest_report_at
-    until = "none" if at is None else f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S}"
+    if at is None:
+        until = "none"
+    else:
+        until = f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S}"
     click.echo(
         f"{file} is the database now. Its newest report: {until}; later ones are missing where no"
         " trainer has them."
@@ -290,11 +297,10 @@ def _check_database(settings: Settings, *, makes_database: bool) -> None:
     is_here = environment.is_on_this_machine(meant)
     if settings.has_database or (makes_database and is_here):
         return
-    advice = (
-        "Set ISENTROPE_HOME to the server's home."
-        if is_here
-        else f"Tokens of {meant} are made where that server runs, with its ISENTROPE_HOME."
-    )
+    if is_here:
+        advice = "Set ISENTROPE_HOME to the server's home."
+    else:
+        advice = f"Tokens of {meant} are made where that server runs, with its ISENTROPE_HOME."
     raise IsentropeError(
         f"There is no database at {settings.database_name}, and no server runs with the home"
         f" {settings.home}. {advice}"

@@ -134,7 +134,9 @@ def _template(scope: Scope) -> str:
     template = str(getattr(scope.get("route"), "path", "page"))
     # A router's routes don't include the prefix.
     below_prefix = scope["path"].startswith(_API_PREFIX) and not template.startswith("/api")
-    return f"{_API_PREFIX}{template}" if below_prefix else template
+    if below_prefix:
+        return f"{_API_PREFIX}{template}"
+    return template
 
 
 def _code(context: _Context) -> str:

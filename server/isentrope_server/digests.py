@@ -110,7 +110,9 @@ def _serves(basis: Basis, run: Run) -> bool:
 
 def _newest(values: series.Series, stored: float | None) -> float | None:
     """The last value read, else the one of the digest before."""
-    return float(values.values[-1]) if len(values.values) else stored
+    if len(values.values):
+        return float(values.values[-1])
+    return stored
 
 
 def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None]:
@@ -168,7 +170,9 @@ def _basis(connection: Connection, run: Run, found: Mapping[str, Series]) -> Bas
 
 def _ends(found: Mapping[str, Series]) -> tuple[int, int]:
     ends = [(int(one.steps[0]), int(one.steps[-1])) for one in found.values() if len(one.steps)]
-    return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else (0, -1)
+    if ends:
+        return (min(first for first, _ in ends), max(last for _, last in ends))
+    return (0, -1)
 
 
 def line(one: Series, first: int, last: int) -> list[float | None]:

@@ -253,7 +253,10 @@ def _alert_of_revoked_token(transaction: Transaction, run_id: str, token: str, n
     and the run looks as if it had been cut off."""
     connection = transaction.connection
     run_key = runs.key_of(connection, run_id)
-    begun = [] if run_key is None else streams.incarnations(connection, run_key)
+    if run_key is None:
+        begun = []
+    else:
+        begun = streams.incarnations(connection, run_key)
     if run_key is None or not begun:
         return
     stream = begun[-1].streams[0]

@@ -33,7 +33,9 @@ class Port(StrEnum):
 
     @property
     def option(self) -> str:
-        return "ISENTROPE_LOCAL_HTTP_PORT" if self is Port.LOCAL else f"--{self.lower()}-port"
+        if self is Port.LOCAL:
+            return "ISENTROPE_LOCAL_HTTP_PORT"
+        return f"--{self.lower()}-port"
 
 
 def listening_socket(host: str, port: int, which: Port) -> socket.socket:

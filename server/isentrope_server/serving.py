@@ -150,7 +150,10 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
 
 def _raise_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if hard == resource.RLIM_INFINITY:
+        wanted = _OPEN_FILES
+    else:
+        wanted = min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         # macOS reports a limit higher than it accepts.
         with contextlib.suppress(ValueError, OSError):

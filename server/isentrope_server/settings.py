@@ -127,11 +127,9 @@ class Settings(BaseSettings):
     @field_validator("notify", mode="before")
     @classmethod
     def _separated(cls, notify: object) -> object:
-        return (
-            tuple(filter(None, re.split(r"[,\s]+(?=[\w+.-]+://)|,\s*$", notify.strip())))
-            if isinstance(notify, str)
-            else notify
-        )
+        if isinstance(notify, str):
+            return tuple(filter(None, re.split(r"[,\s]+(?=[\w+.-]+://)|,\s*$", notify.strip())))
+        return notify
 
     @field_validator("notify")
     @classmethod
@@ -145,7 +143,10 @@ class Settings(BaseSettings):
         for url in notify:
             if not Apprise().add(url):
                 # The message must not contain the rest, which may hold a password.
-                kind = url.split("://")[0] if "://" in url else "text"
+                if "://" in url:
+                    kind = url.split("://")[0]
+                else:
+                    kind = "text"
                 raise ValueError(
                     "expected addresses as Apprise reads them, e.g. json://host/path, got"
                     f" {kind[:40]!r}"
@@ -213,12 +214,13 @@ class Settings(BaseSettings):
     @property
     def _origin(self) -> str:
         scheme = "https" if self.has_tls else "http"
-        host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
-        return (
-            f"{scheme}://[{host}]:{self.http_port}"
-            if ":" in host
-            else f"{scheme}://{host}:{self.http_port}"
-        )
+        if self.host in ("0.0.0.0", "::", ""):
+            host = "127.0.0.1"
+        else:
+            host = self.host
+        if ":" in host:
+            return f"{scheme}://[{host}]:{self.http_port}"
+        return f"{scheme}://{host}:{self.http_port}"
 
     @property
     def pages_url(self) -> str:

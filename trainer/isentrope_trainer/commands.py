@@ -175,7 +175,10 @@ def train(host: str | None, http_port: int | None, grpc_port: int | None, **opti
     Training never waits for the server: where none answers, reports stay in the spool and go up
     later (`isentrope sync`). Ctrl-C ends the run after the batch that it trains on, and saves it
     where --checkpoint says."""
-    config, control = _resumed(options) if options["resume"] else _checked(options)
+    if options["resume"]:
+        config, control = _resumed(options)
+    else:
+        config, control = _checked(options)
     if host or http_port or grpc_port:
         _point_at_server(host or "127.0.0.1", http_port or 7070, grpc_port or 7071)
     with _sigterm_as_interrupt():
@@ -386,9 +389,10 @@ def _train(
 
     # A resumed run has the shape that it was started with.
     resumed_shape = options.get("policy")
-    policy_config = (
-        PolicyConfig(**resumed_shape) if resumed_shape else SIZES[options.get("model_size", "1.1M")]
-    )
+    if resumed_shape:
+        policy_config = PolicyConfig(**resumed_shape)
+    else:
+        policy_config = SIZES[options.get("model_size", "1.1M")]
     course, status = Course(), 0
     event = _print_event if options.get("as_json") else None
     folder = options.get("resume") or options.get("checkpoint")

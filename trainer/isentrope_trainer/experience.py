@@ -70,11 +70,10 @@ def collect(
             scores, values = score(state, rollouts, probe, config)
             # Of a stale sampler's tokens the old policy is the one that drew them.
             if not config.on_policy():
-                old_logprobs = (
-                    rollouts.sampler_logprobs
-                    if state.stale_sampler is not None
-                    else scores.logprobs
-                )
+                if state.stale_sampler is not None:
+                    old_logprobs = rollouts.sampler_logprobs
+                else:
+                    old_logprobs = scores.logprobs
                 old_entropies = scores.entropies
     if state.process_reward is not None:
         probe.log({"train/process_reward_loss": state.process_reward.learn(rollouts, rewards)})
@@ -171,7 +170,10 @@ class Panel:
         turn, self._updates = self._updates % every, self._updates + 1
         if turn == 0:
             return self._renewed(state, probe, config)
-        blocks = [*self._blocks] if turn == every - 1 else [self._blocks[-1]]
+        if turn == every - 1:
+            blocks = [*self._blocks]
+        else:
+            blocks = [self._blocks[-1]]
         return [_scored(block, state, probe, config) for block in blocks]
 
     def _renewed(
@@ -273,7 +275,9 @@ def trigrams(rollouts: Rollouts) -> float:
         )
         for first in range(sum(mask) - 2)
     ]
-    return len(set(found)) / len(found) if found else math.nan
+    if found:
+        return len(set(found)) / len(found)
+    return math.nan
 
 
 def judge(task: Task, problems: Sequence[Problem], texts: Sequence[str | None]) -> Tensor:

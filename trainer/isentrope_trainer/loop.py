@@ -48,7 +48,8 @@ def train(
     """Reinforce `policy` in place. The same task, seed and starting weights give the same run, bit
     for bit. `on_step` is called after each step's report, `go_on` before each batch, the moment for
     a checkpoint: False ends the training. Given a state, it continues from there, in place."""
-    state = TrainingState(policy, config, Ranks()) if state is None else state
+    if state is None:
+        state = TrainingState(policy, config, Ranks())
     policy.model.train()
     panel = Panel(task)
     while state.step < config.steps and go_on(state):
@@ -88,9 +89,10 @@ def update(
     bonus = loss_config.entropy_coefficient
     if state.adaptive_entropy is not None:
         bonus = state.adaptive_entropy.applied
-    ref_logprobs = (
-        None if batch.ref_logprobs is None else batch.ref_logprobs.detach().requires_grad_()
-    )
+    if batch.ref_logprobs is None:
+        ref_logprobs = None
+    else:
+        ref_logprobs = batch.ref_logprobs.detach().requires_grad_()
     scores, values = score(state, rollouts, probe, config)
     logprobs = probe.gate(
         scores,

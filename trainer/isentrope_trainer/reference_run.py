@@ -80,7 +80,8 @@ def train_reference_policy(
     # Before the run begins: training it takes a minute, and a run that reports nothing for so long
     # is shown as silent.
     task = make_task(config.seed, config.task, hold_out=config.evaluation is not None)
-    warm_start = WARM_STARTS[config.task.name] if warm_start is None else warm_start
+    if warm_start is None:
+        warm_start = WARM_STARTS[config.task.name]
     if config.model is None:
         policy = warm_started_policy(task, policy_config, warm_start)
         own_model = {"policy": asdict(policy_config), "warm_start": asdict(warm_start)}
@@ -216,11 +217,15 @@ class Course:
         if self.probe is None:
             return ""
         last = _entropy_nats(self.probe)
-        first = last if self.first_entropy_nats is None else self.first_entropy_nats
+        if self.first_entropy_nats is None:
+            first = last
+        else:
+            first = self.first_entropy_nats
         # Reports are built off the training thread: the last may not have come to be.
-        entropy = (
-            "" if first is None or last is None else f"entropy {first:.3f} -> {last:.3f} nats, "
-        )
+        if first is None or last is None:
+            entropy = ""
+        else:
+            entropy = f"entropy {first:.3f} -> {last:.3f} nats, "
         run_id = self.probe.run_id
         return (
             f"{self.steps} {'step' if self.steps == 1 else 'steps'}, {entropy}reward"

@@ -20,7 +20,10 @@ def option(
     """A field that the command line offers, as `flag` where it is not the field's name. A class is
     not built without a field whose default is `MISSING`. `unset` says what an option that is not
     given means, where that is not the field's default."""
-    shown = "" if default is MISSING else f"  [default: {unset or default}]"
+    if default is MISSING:
+        shown = ""
+    else:
+        shown = f"  [default: {unset or default}]"
     return field(
         default=default,
         metadata={"help": help_text + shown, "flag": flag, "choices": tuple(choices)},
@@ -321,7 +324,9 @@ class TrainingConfig:
 
     def effective_loss(self) -> LossConfig:
         """The loss that is used: the configured one, or else the algorithm's."""
-        return ALGORITHMS[self.algorithm].loss if self.loss is None else self.loss
+        if self.loss is None:
+            return ALGORITHMS[self.algorithm].loss
+        return self.loss
 
     def on_policy(self) -> bool:
         """Whether each update's rollouts are sampled with the weights that it changes."""

@@ -41,7 +41,10 @@ class Ranks:
     def __init__(self) -> None:
         together = distributed.is_available() and distributed.is_initialized()
         self.rank = distributed.get_rank() if together else 0
-        self.size = distributed.get_world_size() if together else 1
+        if together:
+            self.size = distributed.get_world_size()
+        else:
+            self.size = 1
 
     def share(self, prompts: int) -> range:
         """Which of a batch's prompts are this rank's; ConfigurationError: they can't be shared out
@@ -63,11 +66,15 @@ class Ranks:
 
     def mean(self, values: Tensor) -> Tensor:
         """Averaged over the ranks, the same on all."""
-        return values if self.size == 1 else self.sum(values) / self.size
+        if self.size == 1:
+            return values
+        return self.sum(values) / self.size
 
     def any(self, fact: bool) -> bool:
         """Whether it is so on any rank, the same on all."""
-        return fact if self.size == 1 else bool(self.sum(torch.tensor(float(fact))) > 0)
+        if self.size == 1:
+            return fact
+        return bool(self.sum(torch.tensor(float(fact))) > 0)
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Give every rank the mean of all ranks' gradients, in one exchange."""
@@ -178,11 +185,10 @@ class TrainingState:
         self.stale_sampler = (
             StaleSampler(policy.model, config.sampler_lag) if config.sampler_lag else None
         )
-        self.adaptive_entropy = (
-            None
-            if config.adaptive_entropy is None
-            else AdaptiveEntropyCoefficient(config.adaptive_entropy)
-        )
+        if config.adaptive_entropy is None:
+            self.adaptive_entropy = None
+        else:
+            self.adaptive_entropy = AdaptiveEntropyCoefficient(config.adaptive_entropy)
         self.optimizer = torch.optim.AdamW(
             self.parameters(),
             lr=config.learning_rate,
@@ -192,7 +198,10 @@ class TrainingState:
 
     def parameters(self) -> list[Tensor]:
         """What the optimiser changes."""
-        heads = [] if self.value_head is None else [self.value_head]
+        if self.value_head is None:
+            heads = []
+        else:
+            heads = [self.value_head]
         return list(
             itertools.chain.from_iterable(
                 module.parameters() for module in (self.policy.model, *heads)

@@ -94,11 +94,10 @@ def chip(content: Content, tone: str = "", *, symbol: str = "") -> html.Span:
 def card(
     *children: Any, title: Content = None, beside: Any = None, name: str = "", **more: Any
 ) -> html.Section:
-    head = (
-        []
-        if title is None
-        else [row(html.H2(title, className="title"), spacer(), beside, name="card-head")]
-    )
+    if title is None:
+        head = []
+    else:
+        head = [row(html.H2(title, className="title"), spacer(), beside, name="card-head")]
     return html.Section([*head, *children], className=f"card {name}".strip(), **more)
 
 
@@ -211,7 +210,9 @@ def plain(content: Content) -> str:
     """Its words."""
     if isinstance(content, Component):
         return plain(content.children)
-    return "".join(map(plain, content)) if isinstance(content, list) else str(content or "")
+    if isinstance(content, list):
+        return "".join(map(plain, content))
+    return str(content or "")
 
 
 def choice(

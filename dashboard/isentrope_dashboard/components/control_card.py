@@ -132,7 +132,10 @@ def can_hold(method: Method) -> bool:
 
 def parameters_of(method: Method) -> dict[str, Parameter]:
     """The rare parameters: the method's own, and those of a hold where it can be held."""
-    held = {one.name: one for one in HOLD_PARAMETERS} if can_hold(method) else {}
+    if can_hold(method):
+        held = {one.name: one for one in HOLD_PARAMETERS}
+    else:
+        held = {}
     return {**method.parameters, GUARD.name: GUARD, **held}
 
 
@@ -193,7 +196,10 @@ def chosen(method: str, before: Fields) -> Fields:
     """The fields after another method was chosen: its parameters at their defaults, both thresholds
     on where it has some. What fits of those before is kept."""
     row = method_named(method)
-    low, high = (before.mu_low, before.mu_high) if row.thresholds else ("", "")
+    if row.thresholds:
+        low, high = (before.mu_low, before.mu_high)
+    else:
+        low, high = ("", "")
     if row.thresholds and low in ("", None) and high in ("", None):
         low = high = FIRST_MU
     held = {
@@ -221,9 +227,13 @@ def _read(entered: object, parameter: Parameter | None = None) -> object:
     it."""
     text = "" if entered is None else str(entered).strip()
     if not text:
-        return None if parameter is None else parameter.default
+        if parameter is None:
+            return None
+        return parameter.default
     try:
-        return text if parameter is not None and parameter.choices else float(text)
+        if parameter is not None and parameter.choices:
+            return text
+        return float(text)
     except ValueError:
         return text
 

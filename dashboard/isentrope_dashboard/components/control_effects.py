@@ -62,7 +62,10 @@ def latest_control(
     if not history or history[0].version == 0:
         runs = "ran" if is_over else "runs"
         first = history[0].control if history else Control()
-        name = "without one" if first == Control() else f"with {name_of(first)}"
+        if first == Control():
+            name = "without one"
+        else:
+            name = f"with {name_of(first)}"
         active = f" It {runs} as it started, {name}."
         return [html.P(f"No control was pushed to this run.{active}", className="dim small none")]
     newest, *older = history
@@ -93,7 +96,10 @@ def _newest(item: ControlVersion, revert_to: ControlVersion | None) -> Component
     if revert_to is not None:
         label = [icon("undo", 12), f"Revert to v{revert_to.version}"]
         revert = [button(label, **{"data-revert": revert_to.version})]
-    said = item.verdict.message if item.verdict is not None else _STATES[item.state][3]
+    if item.verdict is not None:
+        said = item.verdict.message
+    else:
+        said = _STATES[item.state][3]
     return html.Div(
         [
             row(
@@ -113,12 +119,16 @@ def _newest(item: ControlVersion, revert_to: ControlVersion | None) -> Component
 
 
 def _stages(item: ControlVersion) -> Component:
-    pushed = (
-        "before step 1" if item.requested_step is None else f"step {count(item.requested_step)}"
-    )
+    if item.requested_step is None:
+        pushed = "before step 1"
+    else:
+        pushed = f"step {count(item.requested_step)}"
     delivered = item.state != State.PENDING and item.state not in (State.EXPIRED, State.SUPERSEDED)
     reached = [True, delivered or item.was_applied, item.was_applied]
-    took = "" if item.latency_seconds is None else seconds(item.latency_seconds)
+    if item.latency_seconds is None:
+        took = ""
+    else:
+        took = seconds(item.latency_seconds)
     applied: Any = f"step {count(item.applied_step)}" if item.was_applied else ""
     if not item.was_applied and not item.state.is_final and item.expires_at is not None:
         applied = html.Span("waiting", **{"data-expires": item.expires_at})
@@ -126,11 +136,10 @@ def _stages(item: ControlVersion) -> Component:
     if item.verdict is not None and item.applied_step is not None:
         verdict = item.verdict
         reached.append(verdict.judged_steps > 0)
-        judged = (
-            f"after {count(verdict.judged_steps)} steps"
-            if verdict.judged_steps
-            else f"{verdict.steps} of 20 steps"
-        )
+        if verdict.judged_steps:
+            judged = f"after {count(verdict.judged_steps)} steps"
+        else:
+            judged = f"{verdict.steps} of 20 steps"
         words.append(("Verdict", judged))
     return html.Div(
         [
@@ -142,7 +151,10 @@ def _stages(item: ControlVersion) -> Component:
 
 
 def _older(item: ControlVersion) -> Component:
-    word, tone, _ = _chip_of(item) if item.version else ("Start", "", "")
+    if item.version:
+        word, tone, _ = _chip_of(item)
+    else:
+        word, tone, _ = ("Start", "", "")
     applied = item.applied_step if item.version else 0
     when = "" if applied is None else f"step {count(applied)}"
     return html.Div(

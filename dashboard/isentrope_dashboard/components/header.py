@@ -52,7 +52,10 @@ def page(
 ) -> html.Div:
     """A whole page. `title` is read to those who can't see it, if `body` has no heading; `middle`
     goes behind the brand, `below` under the bar."""
-    heading = [html.H1(title, className="sr-only")] if title else []
+    if title:
+        heading = [html.H1(title, className="sr-only")]
+    else:
+        heading = []
     links = [
         html.A(
             name,
@@ -71,11 +74,10 @@ def page(
         className="home",
         **{"aria-label": "Isentrope: all runs"},
     )
-    where = (
-        [*middle]
-        if middle
-        else [html.Nav(links, className="row places", **{"aria-label": "Pages"})]
-    )
+    if middle:
+        where = [*middle]
+    else:
+        where = [html.Nav(links, className="row places", **{"aria-label": "Pages"})]
     bar = html.Header(
         [brand, html.Span(className="rule"), *where, spacer(), *_tools()], className="row top"
     )
@@ -132,7 +134,10 @@ def _tools() -> list[Component]:
 def run_middle(run: RunSummary, others: Sequence[RunSummary]) -> list[Component]:
     """Where the reader is on a run's page: the run, which can be changed for another, and its
     state."""
-    shown = list(others) if any(other.id == run.id for other in others) else [run, *others]
+    if any(other.id == run.id for other in others):
+        shown = list(others)
+    else:
+        shown = [run, *others]
     select = dmc.Select(
         id=RUN_SELECT,
         data=[{"value": other.id, "label": f"{other.name} · {other.id[-6:]}"} for other in shown],
@@ -155,8 +160,14 @@ def run_middle(run: RunSummary, others: Sequence[RunSummary]) -> list[Component]
 def run_title(run: RunSummary) -> str:
     """The title of a run's page: with its level while it reports, which so is seen on a tab in the
     background."""
-    level = HealthLevel.NO_DATA if run.digest is None or run.status.is_over else run.digest.level
-    word = "" if level == HealthLevel.NO_DATA else f"({LEVELS[level][0]}) "
+    if run.digest is None or run.status.is_over:
+        level = HealthLevel.NO_DATA
+    else:
+        level = run.digest.level
+    if level == HealthLevel.NO_DATA:
+        word = ""
+    else:
+        word = f"({LEVELS[level][0]}) "
     return f"{word}{run.name} · Isentrope"
 
 
@@ -170,7 +181,10 @@ def run_state(run: RunSummary) -> list[Component]:
         title=says,
         id="run-status",
     )
-    planned = f" / {count(run.planned_steps)}" if run.planned_steps else ""
+    if run.planned_steps:
+        planned = f" / {count(run.planned_steps)}"
+    else:
+        planned = ""
     # The browser follows step and bar by itself.
     number = html.B(count(run.step), id="run-step")
     step = html.Span(["step ", number, planned], className="num dim")

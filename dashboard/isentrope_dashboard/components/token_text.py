@@ -103,7 +103,9 @@ def name_of(words: str | None, token_id: int | None) -> str:
     if words is not None and "\ufffd" not in words:
         return visible(words)
     own_id = f"id {MISSING if token_id is None else token_id}"
-    return own_id if words is None else f"{visible(words)} {own_id}"
+    if words is None:
+        return own_id
+    return f"{visible(words)} {own_id}"
 
 
 def readable(words: str) -> str:
@@ -124,9 +126,9 @@ def pull_of(lowering: float | None, raising: float | None) -> float | None:
 def probability(logprob: float) -> str:
     """Probability of a token; a very small one as a power of ten."""
     value = math.exp(min(logprob, 0.0))
-    return (
-        number(value) if value >= 0.001 else f"{value:.0e}".replace("e-0", "e−").replace("e-", "e−")
-    )
+    if value >= 0.001:
+        return number(value)
+    return f"{value:.0e}".replace("e-0", "e−").replace("e-", "e−")
 
 
 def share_words(share: float | None) -> str:
@@ -134,13 +136,15 @@ def share_words(share: float | None) -> str:
     if share is None or not math.isfinite(share):
         return number(share)
     words = percent(share, 1 if abs(share) >= 0.001 else 2)
-    return f"+{words}" if share > 0 else words
+    if share > 0:
+        return f"+{words}"
+    return words
 
 
 def _sigmas(score: float, std: float | None) -> str:
-    return (
-        f"{number(score / std, 1, signed=True)} σ" if std else f"{number(score, signed=True)} nats"
-    )
+    if std:
+        return f"{number(score / std, 1, signed=True)} σ"
+    return f"{number(score, signed=True)} nats"
 
 
 ORDERS = (
@@ -158,14 +162,19 @@ def sort_rollouts(items: Sequence[Rollout], order: str) -> list[Rollout]:
     pull."""
     name = order.removeprefix("-")
     known = [item for item in items if getattr(item, name, None) is not None]
-    ordered = sorted(known, key=attrgetter(name), reverse=order != name) if known else []
+    if known:
+        ordered = sorted(known, key=attrgetter(name), reverse=order != name)
+    else:
+        ordered = []
     return [*ordered, *(item for item in items if item not in known)]
 
 
 def coloured_by(items: Sequence[Rollout]) -> Literal["influences", "contributions"]:
     """What says how a token moves the entropy: its influence where the steps have it, else g
     S_c."""
-    return "influences" if items and all(item.influences for item in items) else "contributions"
+    if items and all(item.influences for item in items):
+        return "influences"
+    return "contributions"
 
 
 def rollout_rows(
@@ -186,7 +195,10 @@ def rollout_rows(
                 item, answer, replace(wanted, text=""), by, largest, has_focus=not rows
             )
         if found:
-            asked = [] if item.prompt is None else [_prompt(item.prompt, answer)]
+            if item.prompt is None:
+                asked = []
+            else:
+                asked = [_prompt(item.prompt, answer)]
             expected = html.Div(
                 [text("expected ", "dim"), readable(item.answer or "")], className="rollout-answer"
             )
@@ -198,7 +210,10 @@ def rollout_rows(
 def _prompt(prompt: str, answer: Rollouts) -> html.Div:
     """The prompt, and the steps beside which it can be looked at."""
     others = answer.also_in.get(prompt, [])
-    shown = others if len(others) <= MOST_OTHERS else [*others[: MOST_OTHERS - 1], others[-1]]
+    if len(others) <= MOST_OTHERS:
+        shown = others
+    else:
+        shown = [*others[: MOST_OTHERS - 1], others[-1]]
     buttons = [
         html.Button(
             count(step),
@@ -209,7 +224,10 @@ def _prompt(prompt: str, answer: Rollouts) -> html.Div:
         )
         for step in shown
     ]
-    also = [html.Div(["also in step ", *buttons], className="also-in")] if shown else []
+    if shown:
+        also = [html.Div(["also in step ", *buttons], className="also-in")]
+    else:
+        also = []
     return html.Div([readable(prompt.strip()), *also], className="rollout-prompt")
 
 
@@ -217,7 +235,10 @@ def side_by_side(
     first: Rollouts, second: Rollouts, wanted: Filter, order: str = ""
 ) -> list[Component]:
     """The rollouts of two steps, for each prompt that both have: the earlier step at the left."""
-    both = (first, second) if (first.step or 0) <= (second.step or 0) else (second, first)
+    if (first.step or 0) <= (second.step or 0):
+        both = (first, second)
+    else:
+        both = (second, first)
     rows: list[Component] = []
     for prompt in dict.fromkeys(item.prompt for item in first.items if item.prompt):
         of_prompt = [
@@ -266,7 +287,10 @@ def _running_text(
     by the Tab key."""
     pieces: list[Any] = ["… "] if item.cut_before else []
     pull, found = pull_of(answer.lowering, answer.raising), 0
-    row = "" if item.sequence is None else f"row {item.sequence}, "
+    if item.sequence is None:
+        row = ""
+    else:
+        row = f"row {item.sequence}, "
     for index, words in enumerate(item.texts):
         contribution, kept = item.contributions[index], item.kept[index]
         effect = getattr(item, by)[index]
@@ -284,11 +308,10 @@ def _running_text(
         own = words.lstrip(" ") or words
         _add_text(pieces, " " * (len(words) - len(own)))
         strength = abs(effect) / largest if largest else 0.0
-        share = (
-            ("Share of the pull", share_words(contribution / pull))
-            if pull
-            else ("Contribution", change(contribution))
-        )
+        if pull:
+            share = ("Share of the pull", share_words(contribution / pull))
+        else:
+            share = ("Contribution", change(contribution))
         gradient = "kept"
         if not kept:
             gradient = "clipped"
@@ -355,8 +378,14 @@ def top_token_table(answer: TopTokens, wanted: Filter) -> html.Table:
     for token in answer.items:
         if not wanted.passes(token.text, token.contribution, float(token.kept), token.advantage):
             continue
-        row = MISSING if token.sequence is None else count(token.sequence)
-        share = share_words(token.contribution / pull) if pull else change(token.contribution)
+        if token.sequence is None:
+            row = MISSING
+        else:
+            row = count(token.sequence)
+        if pull:
+            share = share_words(token.contribution / pull)
+        else:
+            share = change(token.contribution)
         cells = [
             share,
             probability(token.logprob),

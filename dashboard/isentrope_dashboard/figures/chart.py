@@ -52,7 +52,9 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Round numbers within [low, high], at most `most`."""
     span = high - low
     if not (math.isfinite(span) and span > 64 * math.ulp(max(abs(low), abs(high)))):
-        return [low] if math.isfinite(low) else []
+        if math.isfinite(low):
+            return [low]
+        return []
     raw = span / max(1, most - 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
@@ -79,7 +81,10 @@ def three_ticks(low: float, high: float) -> list[float]:
         if len(places) >= 3:
             break
     while len(places) > 3 and not low <= places[0] <= places[-1] <= high:
-        places = places[1:] if low - places[0] > places[-1] - high else places[:-1]
+        if low - places[0] > places[-1] - high:
+            places = places[1:]
+        else:
+            places = places[:-1]
     return places
 
 
@@ -93,7 +98,10 @@ def tick_texts(places: Sequence[float]) -> list[str]:
         return [
             "0" if place == 0 else f"{place:.{digits}e}".replace("-", MINUS) for place in places
         ]
-    decimals = 0 if distance == 0 else max(0, -math.floor(math.log10(distance) + 1e-9))
+    if distance == 0:
+        decimals = 0
+    else:
+        decimals = max(0, -math.floor(math.log10(distance) + 1e-9))
     if round(distance, decimals) != round(distance, decimals + 1):
         decimals += 1  # steps of 2.5
     return [
@@ -111,7 +119,9 @@ def duration_unit(largest: float) -> tuple[int, str]:
     """Seconds, minutes or hours: their length in seconds and their name."""
     if largest < 180:
         return 1, "s"
-    return (60, "min") if largest < 10800 else (3600, "h")
+    if largest < 10800:
+        return (60, "min")
+    return (3600, "h")
 
 
 def duration_texts(places: Sequence[float]) -> list[str]:
@@ -162,16 +172,19 @@ class Scale:
 
     def ticks(self, first: float, last: float, most: int) -> list[float]:
         """Round places between two, of times round in their unit."""
-        unit = duration_unit(last)[0] if self.axis == "time" else 1
+        if self.axis == "time":
+            unit = duration_unit(last)[0]
+        else:
+            unit = 1
         places = [unit * place for place in ticks(first / unit, last / unit, most)]
-        return places if self.axis == "time" else [place for place in places if place == int(place)]
+        if self.axis == "time":
+            return places
+        return [place for place in places if place == int(place)]
 
     def texts(self, places: Sequence[float]) -> list[str]:
-        return (
-            duration_texts(places)
-            if self.axis == "time"
-            else [count(round(place)) for place in places]
-        )
+        if self.axis == "time":
+            return duration_texts(places)
+        return [count(round(place)) for place in places]
 
 
 def _counts(columns: SeriesColumns) -> Sequence[int]:
@@ -309,7 +322,10 @@ class Chart:
         raw = [value if self._shows(value) else None for value in columns.value]
         look = {"color": color, "width": width, "dash": dash}
         if not averaged:
-            words = [] if written is None else [written(value) for value in raw]
+            if written is None:
+                words = []
+            else:
+                words = [written(value) for value in raw]
             self._row(columns, raw, words, name=name, said=name, line=look, meta=key)
             self._mark_unshown(columns, name)
             return
@@ -362,7 +378,10 @@ class Chart:
             value is not None and beside[at] is None and beside[at + 2] is None
             for at, value in enumerate(ys)
         ]
-        more |= {"text": texts, "hovertemplate": hover_line(said)} if words else SKIPPED
+        if words:
+            more |= {"text": texts, "hovertemplate": hover_line(said)}
+        else:
+            more |= SKIPPED
         if any(alone):
             sizes = [ALONE_SIZE * is_alone for is_alone in alone]
             more |= {
@@ -551,7 +570,10 @@ class Chart:
 
     def label(self, text: str, *, at: float, y: float, color: str = "", **place: Any) -> None:
         """Words in the chart, at a share of its width. `text` must be our own: it is markup."""
-        font = {"font": {"size": 11, "color": color}} if color else {}
+        if color:
+            font = {"font": {"size": 11, "color": color}}
+        else:
+            font = {}
         where = {"x": at, "xref": "paper", "y": y, **place}
         self.layout.setdefault("annotations", []).append(
             {"text": text, "showarrow": False, **font, **where}
@@ -634,7 +656,10 @@ class Chart:
     def figure(self) -> dict[str, Any]:
         """The chart as JSON. `meta` is for the browser: the labels that it places, and, as a click
         chooses a step, the steps of places that are no steps."""
-        places = {"x": self.scale.places, "step": self.scale.steps} if self.scale.steps else {}
+        if self.scale.steps:
+            places = {"x": self.scale.places, "step": self.scale.steps}
+        else:
+            places = {}
         meta = {"ends": self.ends, "pills": self.pills, **places}
         return {
             "data": self.data,
@@ -683,11 +708,9 @@ def log_ticks(low: float, high: float) -> list[float]:
     around = range(math.floor(low), math.ceil(high) + 1)
     fine = [factor * 10.0**power for power in around for factor in (1, 2, 5)]
     inside = [place for place in fine if low <= math.log10(place) <= high]
-    return (
-        inside
-        if len(inside) >= 2
-        else [place for place in ticks(10**low, 10**high, 5) if place > 0]
-    )
+    if len(inside) >= 2:
+        return inside
+    return [place for place in ticks(10**low, 10**high, 5) if place > 0]
 
 
 def positive(columns: SeriesColumns) -> SeriesColumns:

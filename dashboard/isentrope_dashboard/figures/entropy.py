@@ -145,7 +145,9 @@ def law_figure(_panel: Panel, shown: Shown) -> Figure | str:
     where it follows."""
     law = shown.law
     if law is None or not law.points.step:
-        return law.reason.message if law and law.reason else "No step has both entropy and reward."
+        if law and law.reason:
+            return law.reason.message
+        return "No step has both entropy and reward."
     chart = Chart(shown.scheme)
     ink, points, curve = chart.ink, law.points, law.curve
     chart.layout |= {"hovermode": "closest", "margin": {"l": 48, "r": 12, "t": 8, "b": 36}}

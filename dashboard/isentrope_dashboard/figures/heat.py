@@ -96,7 +96,10 @@ def quantile(share: float, counts: Sequence[int], low: float, high: float) -> fl
     target = share * below[-1]
     bin_index = int(np.searchsorted(below[1:], target, side="left"))
     inside = below[bin_index + 1] - below[bin_index]
-    fraction = (target - below[bin_index]) / inside if inside > 0 else 0.0
+    if inside > 0:
+        fraction = (target - below[bin_index]) / inside
+    else:
+        fraction = 0.0
     return float(edges[bin_index] + fraction * (edges[bin_index + 1] - edges[bin_index]))
 
 
@@ -236,7 +239,10 @@ def _add_heat(
     chart: Chart, quantity: Quantity, steps: Sequence[int], centres: Floats, shares: Floats
 ) -> None:
     filled = shares[shares > 0]
-    brightest = float(np.quantile(filled, BRIGHTEST)) if len(filled) else 1.0
+    if len(filled):
+        brightest = float(np.quantile(filled, BRIGHTEST))
+    else:
+        brightest = 1.0
     columns = dict(zip(steps, shares, strict=True))
     # A column as wide as a gap would show tokens where there are none.
     for gap in missing_steps(list(steps), reduced=True):

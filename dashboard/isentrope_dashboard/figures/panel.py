@@ -141,7 +141,10 @@ class Shown:
         if self.runs:
             return min(run.ends[0] for run in self.runs), max(run.ends[1] for run in self.runs)
         # So wide that what comes next is never a sliver.
-        beyond = max(NEXT_STEPS, 8 * (self.last - self.first) // 100) if self.is_live else 0
+        if self.is_live:
+            beyond = max(NEXT_STEPS, 8 * (self.last - self.first) // 100)
+        else:
+            beyond = 0
         return self.scale.position(self.first), self.scale.position(
             max(self.last + beyond, self.first + 1)
         )
@@ -149,7 +152,9 @@ class Shown:
     @property
     def ends_now(self) -> tuple[float, float]:
         """The same without the next steps, for a chart that shows nothing of them."""
-        return self.ends if self.zoom is not None else replace(self, is_live=False).ends
+        if self.zoom is not None:
+            return self.ends
+        return replace(self, is_live=False).ends
 
     @property
     def controls(self) -> Sequence[Mark]:
@@ -283,7 +288,9 @@ def absent(panel: Panel, shown: Shown) -> str:
         value for columns in measured.values() for value in columns.value if math.isfinite(value)
     ]
     rests = panel.at_rest is not None and all(abs(value - panel.at_rest) < REST for value in values)
-    return panel.rest if rests or (panel.signs and not measured.keys() & set(panel.signs)) else ""
+    if rests or (panel.signs and not measured.keys() & set(panel.signs)):
+        return panel.rest
+    return ""
 
 
 def written_by(panel: Panel, series: Sequence[SeriesColumns]) -> Callable[[float | None], str]:
@@ -296,7 +303,9 @@ def written_by(panel: Panel, series: Sequence[SeriesColumns]) -> Callable[[float
 def span_of(series: Sequence[SeriesColumns]) -> float:
     """From the least to the largest finite value; 0 without two of them."""
     values = [value for columns in series for value in columns.value if math.isfinite(value)]
-    return max(values) - min(values) if values else 0.0
+    if values:
+        return max(values) - min(values)
+    return 0.0
 
 
 def begin(panel: Panel, shown: Shown, most: int = 7, *, looks_ahead: bool = True) -> Chart:
@@ -371,11 +380,10 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
         chart.log_axis(seen, room=0.06)
     else:
         from_zero = panel.share or (whole and panel.from_zero)
-        top = (
-            max([value for _, value in ahead] + [panel.least_top])
-            if panel.least_top is not None
-            else None
-        )
+        if panel.least_top is not None:
+            top = max([value for _, value in ahead] + [panel.least_top])
+        else:
+            top = None
         low, high = value_range(
             [*seen, *of_seeds],
             from_zero=from_zero,
@@ -397,11 +405,10 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
     if shown.chosen is not None:
         chart.mark(shown.chosen, chart.ink["zero"])
     for (line, _), columns, last in zip(found, series, seen, strict=True):
-        color = (
-            theme.LINES[shown.scheme][int(line.color)]
-            if line.color.isdecimal()
-            else chart.ink[line.color]
-        )
+        if line.color.isdecimal():
+            color = theme.LINES[shown.scheme][int(line.color)]
+        else:
+            color = chart.ink[line.color]
         chart.line(
             columns,
             name=line.label,
@@ -417,7 +424,10 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
     for forecast, value in ahead:
         end, color = shown.last + PROMISED_STEPS, chart.ink[forecast.tone]
         chart.stroke([shown.last, end], [value, value], color, meta=forecast.name)
-        words = percent(value) if panel.share else pace(value, forecast.entropy)
+        if panel.share:
+            words = percent(value)
+        else:
+            words = pace(value, forecast.entropy)
         chart.end(end_label(forecast.label, words), value, color, step=end, name=forecast.name)
     return chart.figure()
 

@@ -39,7 +39,9 @@ clipped."""
 def reach(*thresholds: float | None) -> float:
     """How far the plot goes to each side."""
     furthest = max((mu for mu in thresholds if mu is not None), default=0.0)
-    return REACH if furthest <= REACH else math.ceil(furthest * 1.1)
+    if furthest <= REACH:
+        return REACH
+    return math.ceil(furthest * 1.1)
 
 
 def what_if_figure(
@@ -147,4 +149,6 @@ def _range(curves: EffectCurves, now: float, width: float) -> tuple[float, float
         if mu <= width and math.isfinite(value)
     ]
     low, high = min([0.0, now, *shown]), max([0.0, now, *shown])
-    return (low, high) if high > low else (low - 1e-4, high + 1e-4)
+    if high > low:
+        return (low, high)
+    return (low - 1e-4, high + 1e-4)

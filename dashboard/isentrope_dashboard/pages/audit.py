@@ -170,16 +170,14 @@ def trail(entries: Sequence[AuditEntry]) -> list[Component]:
         for subject in ["/".join(entry.subject.split("/")[2:]) or "run"]
     ]
     listed = table(["Time", "Who", "Action", "Subject", "Change"], rows, "plain num", headed=False)
-    shown = (
-        [wide_table(listed, "Audit entries of this run")]
-        if entries
-        else [html.P("No entry is about this run.", className="dim")]
-    )
-    cut = (
-        [html.P(f"The newest {MOST_ENTRIES}.", className="small dim")]
-        if len(entries) == MOST_ENTRIES
-        else []
-    )
+    if entries:
+        shown = [wide_table(listed, "Audit entries of this run")]
+    else:
+        shown = [html.P("No entry is about this run.", className="dim")]
+    if len(entries) == MOST_ENTRIES:
+        cut = [html.P(f"The newest {MOST_ENTRIES}.", className="small dim")]
+    else:
+        cut = []
     return [*shown, *cut]
 
 

@@ -207,9 +207,10 @@ async def read_seeds(
 ) -> Shown:
     """What was read of a run; where the address says `group=seed`, with the mean and the range over
     all of its seeds."""
-    others = (
-        await seeds_of(client, run) if view.query.get("group") == "seed" and shown.series else []
-    )
+    if view.query.get("group") == "seed" and shown.series:
+        others = await seeds_of(client, run)
+    else:
+        others = []
 
     async def series_of(other: RunSummary) -> Mapping[str, SeriesColumns]:
         known = {"from_step": shown.first, "to_step": shown.last, "points": points}
@@ -322,7 +323,10 @@ async def _read(client: AsyncClient, run_id: str, panels: Sequence[Panel], view:
 def sample(look: int, view: View) -> html.Span:
     """A line, as the charts draw it."""
     color, dash = look_of(view.scheme, look)
-    pattern = "" if dash == "solid" else f"stroke-dasharray='{dash.replace('px', '')}'"
+    if dash == "solid":
+        pattern = ""
+    else:
+        pattern = f"stroke-dasharray='{dash.replace('px', '')}'"
     line = f"<line x1='0' y1='4' x2='34' y2='4' stroke='{color}' stroke-width='2.5' {pattern}/>"
     drawing = quote(f"<svg xmlns='http://www.w3.org/2000/svg' width='34' height='8'>{line}</svg>")
     style = {"backgroundImage": f'url("data:image/svg+xml,{drawing}")'}
@@ -335,7 +339,10 @@ def _legend(groups: Sequence[Group], missing: Sequence[str], view: View) -> Comp
     entries = []
     for group, look in zip(groups, looks_of([group.key for group in groups]), strict=True):
         is_hidden = group.key in hidden
-        after = [key for key in hidden if key != group.key] if is_hidden else [*hidden, group.key]
+        if is_hidden:
+            after = [key for key in hidden if key != group.key]
+        else:
+            after = [*hidden, group.key]
         button = html.Button(
             sample(look, view),
             type="button",
@@ -401,7 +408,10 @@ def _tables(groups: Sequence[Group], *, everything: bool) -> tuple[Component, Co
     several runs."""
     configs = [_joined([one.run.config for one in group.members]) for group in groups]
     rows = differences(configs, everything=everything)
-    alike = "All parameters are alike." if any(configs) else "No run was started with config=."
+    if any(configs):
+        alike = "All parameters are alike."
+    else:
+        alike = "No run was started with config=."
     cells = {
         name: [None if value is None else text(value) for value in values]
         for name, values in rows.items()
@@ -431,11 +441,10 @@ def _control(history: Sequence[ControlVersion], number: int) -> Component | None
     item = next((item for item in history if item.version == number), None)
     if item is None:
         return None
-    where = (
-        f"from step {count(item.applied_step)}"
-        if item.applied_step is not None
-        else item.state.lower()
-    )
+    if item.applied_step is not None:
+        where = f"from step {count(item.applied_step)}"
+    else:
+        where = item.state.lower()
     change = describe(item.control, previous_control(item, history))
     return html.Span([change, text(f" · {where}", "dim")])
 

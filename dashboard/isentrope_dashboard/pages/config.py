@@ -79,9 +79,10 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(inside, Mapping) and inside:
             found |= flat(inside, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = (
-                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            )
+            if isinstance(value, str):
+                found[f"{prefix}{name}"] = value
+            else:
+                found[f"{prefix}{name}"] = json.dumps(value, ensure_ascii=False)
     return found
 
 
@@ -135,7 +136,10 @@ def system_facts(
 ) -> list[Fact]:
     """What the probe costs, and what it delivered. Means are of the last steps."""
     pace, cost = _mean(paces), _mean(probe)
-    share = None if pace is None or cost is None or pace <= 0 else cost / pace
+    if pace is None or cost is None or pace <= 0:
+        share = None
+    else:
+        share = cost / pace
     lag = newest.get(metrics.PROBE_DELIVERY_LAG_SECONDS)
     counters: list[Fact] = [
         (words, count(int(newest[name])))
@@ -155,22 +159,25 @@ def system_facts(
 def _written(name: metrics.Metric, value: float) -> str:
     if name.show is metrics.Show.PERCENT:
         return percent(value, 0)
-    return f"{number(value, 1)}\N{NO-BREAK SPACE}GiB" if name.unit == "GiB" else significant(value)
+    if name.unit == "GiB":
+        return f"{number(value, 1)}\N{NO-BREAK SPACE}GiB"
+    return significant(value)
 
 
 def _mean(columns: SeriesColumns) -> float | None:
     known = [value for value in columns.value if math.isfinite(value)]
-    return fmean(known) if known else None
+    if known:
+        return fmean(known)
+    return None
 
 
 def _about(run: RunDetail) -> list[Fact]:
     capabilities = [chip(method(name.removeprefix("method:"))) for name in run.capabilities]
     # A run that was sent later, from a spool, was made here after it had ended.
-    made = (
-        "Received"
-        if run.finished_at is not None and run.finished_at < run.created_at
-        else "Created"
-    )
+    if run.finished_at is not None and run.finished_at < run.created_at:
+        made = "Received"
+    else:
+        made = "Created"
     return [
         ("Run", html.Span(run.id, className="mono")),
         ("Project", run.project),
@@ -191,13 +198,18 @@ def _about(run: RunDetail) -> list[Fact]:
 
 
 def moment(at: float | None) -> str:
-    return MISSING if at is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
+    if at is None:
+        return MISSING
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
 
 
 def _error(run: RunDetail) -> list[Component]:
     if not run.error:
         return []
-    title = "The trainer reported an error" if run.status == Status.FAILED else "Error"
+    if run.status == Status.FAILED:
+        title = "The trainer reported an error"
+    else:
+        title = "Error"
     error, _, output = run.error.partition(OUTPUT)
     parts = (
         (html.Span(title, className="failed"), "Traceback", error, ""),
@@ -303,8 +315,14 @@ def _form(run: RunDetail) -> html.Section:
 
 
 def _words(run: RunDetail) -> html.Section:
-    tags = html.Div([chip(tag) for tag in run.tags], className="chips") if run.tags else None
-    notes = html.Div(run.notes, className="notes") if run.notes else None
+    if run.tags:
+        tags = html.Div([chip(tag) for tag in run.tags], className="chips")
+    else:
+        tags = None
+    if run.notes:
+        notes = html.Div(run.notes, className="notes")
+    else:
+        notes = None
     return card(
         facts([("Name", run.name), ("Tags", tags), ("Notes", notes)]),
         html.P(

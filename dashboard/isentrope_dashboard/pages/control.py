@@ -104,7 +104,9 @@ def known(version: ControlVersion) -> dict[str, Any]:
 
 def reference(control: RunControl) -> ControlVersion:
     """The version that a form begins with: the newest while it is open, else the active one."""
-    return control.active if control.state.is_final and control.active is not None else control
+    if control.state.is_final and control.active is not None:
+        return control.active
+    return control
 
 
 def first_control(run: RunDetail, *, may_push: bool) -> Control:
@@ -136,7 +138,10 @@ def card_values(
             f" It ended {'without a control' if last == Control() else f'with {name_of(last)}'}."
         )
     if closed and card.has_form(run, closed):
-        does = "do" if card.takes_controls(run) else "have done to its last steps"
+        if card.takes_controls(run):
+            does = "do"
+        else:
+            does = "have done to its last steps"
         words += f" Shown is what thresholds would {does}."
     output = run.error.strip().splitlines()[-card.LAST_LINES :]
     return {
@@ -322,7 +327,9 @@ def _note(preview: Preview, wanted: Control, *, changed: bool, takes: bool) -> A
         return html.Span(words, className="warning")
     # Beside thresholds the card has the numbers.
     is_in_numbers = preview.pace is not None and wanted.method.thresholds and wanted.hold is None
-    return "" if is_in_numbers else preview.message
+    if is_in_numbers:
+        return ""
+    return preview.message
 
 
 def _may_push(base: Mapping[str, Any]) -> bool:
@@ -379,13 +386,17 @@ def band_in_words(course: EntropyForecast | None) -> str:
 
 def _short(entropy: float | None) -> str:
     """As it is typed into the field of a hold's target."""
-    return "" if entropy is None or not math.isfinite(entropy) else f"{entropy:.3g}"
+    if entropy is None or not math.isfinite(entropy):
+        return ""
+    return f"{entropy:.3g}"
 
 
 def _line(
     x: Sequence[float], y: Sequence[float | None], label: str, words: str
 ) -> dict[str, Any] | None:
-    return None if None in y else {"x": list(x), "y": list(y), "label": label, "words": words}
+    if None in y:
+        return None
+    return {"x": list(x), "y": list(y), "label": label, "words": words}
 
 
 def _newer(control: RunControl, base: Mapping[str, Any]) -> Component | None:
@@ -401,14 +412,20 @@ def status_chip(control: RunControl, changed: bool) -> Component:
     if changed:
         return chip("Not pushed", "iris")
     if not control.state.is_final:
-        word = "pending" if control.state == ControlState.PENDING else "delivered"
+        if control.state == ControlState.PENDING:
+            word = "pending"
+        else:
+            word = "delivered"
         return chip(f"v{control.version} {word}", "watch", symbol="clock")
     active = control.active
     if active is None or active.version == 0:
         return chip("As started")
     if active.hold and active.verdict and active.verdict.message.startswith(HOLD_ENDED):
         return chip(f"v{active.version}: hold ended", "watch", symbol="alert")
-    since = "" if active.applied_step is None else f" since step {active.applied_step:,}"
+    if active.applied_step is None:
+        since = ""
+    else:
+        since = f" since step {active.applied_step:,}"
     return chip(f"v{active.version} active{since}", "ok", symbol="check")
 
 
@@ -440,7 +457,10 @@ def _register_push(app: Dash, api: Api) -> None:
                     wanted = card.control_of(
                         Fields(**kept["form"]), reason or "", next_step=(run.step or 0) + 1
                     )
-                over = base if ctx.triggered_id == card.PUSH else newest
+                if ctx.triggered_id == card.PUSH:
+                    over = base
+                else:
+                    over = newest
                 await _push(client, run_id, wanted, over)
         except (ApiError, ConfigurationError) as error:
             _say(str(error), "outcome failed")

@@ -46,7 +46,10 @@ async def read(client: AsyncClient, view: View) -> Values:
     drawn = {panel.name: charts.draw(panel, shown) for panel in DISTRIBUTIONS}
     absent = {panel.title: NO_STEP if run.step is None else why
               for panel in DISTRIBUTIONS if isinstance(why := drawn[panel.name], str)}  # fmt: skip
-    cause = "" if report is None else report.labels.get(LIKELY_CAUSE, "")
+    if report is None:
+        cause = ""
+    else:
+        cause = report.labels.get(LIKELY_CAUSE, "")
     return {
         **{
             f"chart-{name}": figure for name, figure in drawn.items() if not isinstance(figure, str)
@@ -73,7 +76,9 @@ def _not_shown(absent: Mapping[str, str]) -> list[Any]:
     lines = [
         part for why, names in titles.items() for part in (html.Dt(", ".join(names)), html.Dd(why))
     ]
-    return [card(html.Dl(lines), title="Nothing to show", name="not-shown")] if lines else []
+    if lines:
+        return [card(html.Dl(lines), title="Nothing to show", name="not-shown")]
+    return []
 
 
 def law_words(law: EntropyPerformance) -> list[Any]:
@@ -85,7 +90,10 @@ def law_words(law: EntropyPerformance) -> list[Any]:
         ceiling = html.B(f"Ceiling {number(fit.ceiling.value)}")
         words.append(html.Div([ceiling, f" at H = 0 ({_range(fit.ceiling)})."]))
     failed = [check.message for check in fit.checks if not check.passed]
-    verdict = "The run follows the curve. " if fit.conclusive else "Not conclusive. "
+    if fit.conclusive:
+        verdict = "The run follows the curve. "
+    else:
+        verdict = "Not conclusive. "
     words.append(html.Div([html.B(verdict), " ".join(failed)]))
     if law.forecast is not None:
         made = law.forecast

@@ -237,7 +237,10 @@ def _newest(newest: LatestMetric, span: float = 0.0) -> html.Span:
 
 def _pin(name: str, pinned: Sequence[str]) -> html.Button:
     is_pinned = name in pinned
-    after = [other for other in pinned if other != name] if is_pinned else [*pinned, name]
+    if is_pinned:
+        after = [other for other in pinned if other != name]
+    else:
+        after = [*pinned, name]
     return html.Button(
         icon("pin", 14),
         type="button",

@@ -109,7 +109,9 @@ def _tone_of(diagnosis: Diagnosis) -> str:
     mean, lost = diagnosis.mean_pace, diagnosis.share_lost
     is_urgent = diagnosis.level in (HealthLevel.ACT, HealthLevel.WATCH)
     goes_away = mean is not None and lost is not None and mean.value * lost < 0
-    return "act" if is_urgent and goes_away else "hold"
+    if is_urgent and goes_away:
+        return "act"
+    return "hold"
 
 
 def forecasts(outlook: Outlook) -> list[Forecast]:
@@ -170,7 +172,10 @@ def checks_line(checks: Sequence[CheckState]) -> html.Details:
     found = [check for check in checks if check.status == CheckStatus.FOUND]
     without = [check for check in checks if check.needs]
     words = f"{len(checks) - len(without)} of {len(checks)} checks have data"
-    words += f"; found: {', '.join(check.title.lower() for check in found)}" if found else ""
+    if found:
+        words += f"; found: {', '.join(check.title.lower() for check in found)}"
+    else:
+        words += ""
     rows = [(check.title, f"{check.message} {check.cure}") for check in found]
     rows += [(check.title, f"No data: needs {check.needs}.") for check in without]
     listed = [html.Div([html.B(title), " ", text(said, "dim")]) for title, said in rows]
@@ -180,7 +185,9 @@ def checks_line(checks: Sequence[CheckState]) -> html.Details:
 def trust_in_words(diagnosis: Diagnosis) -> str:
     """What the prediction is good for now."""
     trust = diagnosis.prediction_trust
-    return "" if trust is None else f"Prediction: {trust.message}"
+    if trust is None:
+        return ""
+    return f"Prediction: {trust.message}"
 
 
 TRY = "try"
@@ -199,7 +206,10 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
     message = unbroken(message)
     cure = [] if run.status == Status.FAILED else _cure(diagnosis)
     buttons: list[Any] = []
-    link = ("tokens", "See the tokens") if diagnosis.cause is not None else None
+    if diagnosis.cause is not None:
+        link = ("tokens", "See the tokens")
+    else:
+        link = None
     if run.status == Status.FAILED:
         link = ("config", "See the last output")
     if link is not None:
@@ -247,7 +257,10 @@ def _cure(diagnosis: Diagnosis) -> list[Any]:
             rest = f" clips {percent(diagnosis.suggestion.clip_fraction)}."
             if PRICE in diagnosis.suggestion.message:
                 rest += PRICE
-        words += [html.B(f"{head}:"), rest] if rest else [html.B(head)]
+        if rest:
+            words += [html.B(f"{head}:"), rest]
+        else:
+            words += [html.B(head)]
     elif diagnosis.verdict is not None:
         words += [html.B(f"v{diagnosis.verdict.version}: "), unbroken(diagnosis.verdict.message)]
     return words
@@ -299,7 +312,9 @@ class Kpi:
 def sized(value: float | None) -> str:
     """Three decimals; of a size that these can't tell, four digits."""
     is_usual = value is None or value == 0 or 0.01 <= abs(value) < 1e6
-    return number(value) if is_usual else significant(value)
+    if is_usual:
+        return number(value)
+    return significant(value)
 
 
 def _compare_in_percent(early: float | None, now: float | None) -> Against:

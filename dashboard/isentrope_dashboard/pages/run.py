@@ -88,7 +88,9 @@ def parts_of(view: View) -> Sequence[Part]:
 
 def opened(view: View) -> str:
     """The name of the tab that is open."""
-    return view.tab if view.tab in TABS else "overview"
+    if view.tab in TABS:
+        return view.tab
+    return "overview"
 
 
 async def run_page(client: AsyncClient, view: View) -> tuple[Component, str]:

@@ -197,7 +197,10 @@ async def _offered(client: AsyncClient, view: View) -> list[dict[str, Any]]:
     """Columns to choose from: the list's own, the parameters of the 30 newest runs, the metrics
     that the newest reports."""
     newest = await client.newest(calls.runs(**name_filters(view)), 30)
-    latest = (await client.ask(calls.latest(newest[0].id))).items if newest else []
+    if newest:
+        latest = (await client.ask(calls.latest(newest[0].id))).items
+    else:
+        latest = []
     names = {_CONFIG + name for run in newest for name in flat(run.config)} | {
         _METRIC + item.name for item in latest
     }
@@ -328,7 +331,10 @@ def _options(counts: RunCounts, view: View) -> tuple[str, Any, Any, Any]:
     }
     healths = [("", f"All {count(counts.total)}")]
     healths += [(name, f"{name.capitalize()} {count(number)}") for name, number in numbers.items()]
-    healths += [("silent", f"Silent {count(silent)}")] if silent or now == "silent" else []
+    if silent or now == "silent":
+        healths += [("silent", f"Silent {count(silent)}")]
+    else:
+        healths += []
     healths += [("ended", f"Ended {count(ended)}")]
     named = [
         _data(
@@ -439,11 +445,9 @@ def register(app: Dash, api: Api) -> None:
     )
     async def show_columns(stored: dict[str, Any], shown: list[dict[str, Any]]) -> Any:
         chosen = columns(View.read(stored))
-        return (
-            chosen
-            if [one["field"] for one in chosen] != [one["field"] for one in shown]
-            else no_update
-        )
+        if [one["field"] for one in chosen] != [one["field"] for one in shown]:
+            return chosen
+        return no_update
 
     compare = (
         Output("compare-runs", "href"),
@@ -545,9 +549,15 @@ def run_row(
     top_entropy, top_reward = tops.get(run.project, (None, None))
     newest = digest.metrics if digest else {}
     known = {_METRIC + name: told_apart(value) for name, value in newest.items()}
-    known |= {_CONFIG + name: value for name, value in flat(run.config).items()} if extra else {}
+    if extra:
+        known |= {_CONFIG + name: value for name, value in flat(run.config).items()}
+    else:
+        known |= {}
     word, tone = health(run)
-    planned = f" / {count(run.planned_steps)}" if run.planned_steps else ""
+    if run.planned_steps:
+        planned = f" / {count(run.planned_steps)}"
+    else:
+        planned = ""
     return {
         "id": run.id,
         "label": run.name,
@@ -583,7 +593,10 @@ def _folds(project: str) -> str:
 def project_row(name: str, counts: RunCounts, folded: Sequence[str]) -> dict[str, Any]:
     """The row above the runs of a project, which shows and hides them."""
     is_open = _folds(name) not in folded
-    after = [*folded, _folds(name)] if is_open else [one for one in folded if one != _folds(name)]
+    if is_open:
+        after = [*folded, _folds(name)]
+    else:
+        after = [one for one in folded if one != _folds(name)]
     running, act = counts.statuses.get(Status.RUNNING, 0), counts.levels.get(HealthLevel.ACT, 0)
     notes = [f"{count(counts.total)} {'run' if counts.total == 1 else 'runs'}"]
     notes += [f"{running} live"] if running else []
@@ -660,14 +673,16 @@ def _status(run: RunSummary) -> tuple[Component, str]:
         ):
             reason = f"all {count(run.planned_steps)} steps"
         case Status.FAILED:
-            reason = _ERROR_CLASS.sub("", digest.reason) if digest else ""
+            if digest:
+                reason = _ERROR_CLASS.sub("", digest.reason)
+            else:
+                reason = ""
         case Status.SILENT if run.last_report_at is not None:
             minutes = max(1, round((time.time() - run.last_report_at) / 60))
-            reason = (
-                f"no report for {minutes} min"
-                if minutes < 120
-                else f"no report for {minutes // 60} h"
-            )
+            if minutes < 120:
+                reason = f"no report for {minutes} min"
+            else:
+                reason = f"no report for {minutes // 60} h"
         case Status.ENDED:
             reason = "the process ended without finishing"
     return basics.text(word, tone if run.status in (Status.FAILED, Status.SILENT) else ""), reason
@@ -688,11 +703,9 @@ def _share_lost(share: float | None, tone: str) -> Any:
 def _tags(run: RunSummary) -> Any:
     if not run.notes:
         return [basics.chip(tag) for tag in run.tags] or MISSING
-    return (
-        _two_lines(html.Span([basics.chip(tag) for tag in run.tags]), run.notes)
-        if run.tags
-        else basics.text(run.notes, "dim")
-    )
+    if run.tags:
+        return _two_lines(html.Span([basics.chip(tag) for tag in run.tags]), run.notes)
+    return basics.text(run.notes, "dim")
 
 
 def _steps_left(run: RunSummary) -> str:

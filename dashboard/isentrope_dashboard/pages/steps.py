@@ -59,7 +59,9 @@ async def first_step(client: AsyncClient, run_id: str) -> int:
             calls.series(run_id, metrics.ENTROPY_MEAN, to_step=columns.step[0])
         )
         columns = answer.series[metrics.ENTROPY_MEAN]
-    return columns.step[0] if columns.step else 0
+    if columns.step:
+        return columns.step[0]
+    return 0
 
 
 async def report_of(client: AsyncClient, run_id: str, step: int | None) -> StepReport | None:
@@ -158,7 +160,8 @@ def labelled(found: Sequence[Mark], first: int, last: int) -> dict[int, str]:
     for step, label in sorted(steps.items()):
         place = (step - first) / max(1, last - first)
         steps[step] = label if place >= free_from else ""
-        free_from = place + LABEL_SHARE if place >= free_from else free_from
+        if place >= free_from:
+            free_from = place + LABEL_SHARE
     return steps
 
 

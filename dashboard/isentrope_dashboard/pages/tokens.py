@@ -103,19 +103,19 @@ def _context(
     shown."""
     if rollouts.items:
         rows = token_text.rollout_rows(rollouts, chosen, order)
-        body = (
-            html.Div(rows) if rows else _sentence("No token of these rollouts passes the filters.")
-        )
+        if rows:
+            body = html.Div(rows)
+        else:
+            body = _sentence("No token of these rollouts passes the filters.")
         return [body], _how_many(rollouts.step, len(rows), len(rollouts.items), "rollout")
     if not top.items:
         return [_sentence(GATE_TOKENS)], ""
     if not any(token.contribution for token in top.items):
         return [_sentence(NO_PULL)], f"step {count(top.step)}"
-    why = (
-        "This step has no running text: Probe(tokenizer=...) gives it."
-        if all(token.text is None for token in top.items)
-        else "This step has no running text; these are its top contributing tokens."
-    )
+    if all(token.text is None for token in top.items):
+        why = "This step has no running text: Probe(tokenizer=...) gives it."
+    else:
+        why = "This step has no running text; these are its top contributing tokens."
     table = html.Div(token_text.top_token_table(top, chosen), className="token-scroll", tabIndex=0)
     return [_sentence(why), table], _how_many(top.step, len(top.items), len(top.items), "token")
 
@@ -152,7 +152,10 @@ def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> 
     """Influences, else parts of the unit prediction, by the signs of A and S_c, each with its share
     of the pull; or why there are none."""
     scalars = {} if report is None else report.scalars
-    sums = INFLUENCES if INFLUENCES.values() & scalars.keys() else {}
+    if INFLUENCES.values() & scalars.keys():
+        sums = INFLUENCES
+    else:
+        sums = {}
     known = {part: scalars.get(sums.get(part, part)) for part in MEANINGS}
     values = {
         part: value for part, value in known.items() if value is not None and math.isfinite(value)
@@ -167,7 +170,10 @@ def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> 
         for side in (True, False)
     )
     zero = 100 * down / (down + up) if down + up else 50.0
-    of, unit = (["influence"], "nats") if sums else (["g ", *basics.S_C], "nats per unit gain")
+    if sums:
+        of, unit = (["influence"], "nats")
+    else:
+        of, unit = (["g ", *basics.S_C], "nats per unit gain")
     rows = [
         html.Div(
             ["By ", *of, f", step {count(report.step if report else None)}, {unit}"],
@@ -176,10 +182,16 @@ def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> 
         *(_sentence(words) for words in sources_of(report)),
     ]
     for part, value in values.items():
-        width = 100 * abs(value) / (down + up) if down + up else 0.0
+        if down + up:
+            width = 100 * abs(value) / (down + up)
+        else:
+            width = 0.0
         place = {"width": f"{width:.1f}%", "left": f"{zero - width if value < 0 else zero:.1f}%"}
         of_pull = pull and (value < 0) == (lowering >= raising)
-        share = f"{percent(abs(value) / pull, 0)} of the pull" if of_pull else ""
+        if of_pull:
+            share = f"{percent(abs(value) / pull, 0)} of the pull"
+        else:
+            share = ""
         rows.append(
             html.Div(
                 [
@@ -232,11 +244,9 @@ def _steps_words(recurring: RecurringTokens) -> str:
     steps = recurring.steps
     if not steps:
         return ""
-    return (
-        f"steps {count(steps[0])} to {count(steps[-1])}"
-        if len(steps) > 1
-        else f"step {count(steps[0])}"
-    )
+    if len(steps) > 1:
+        return f"steps {count(steps[0])} to {count(steps[-1])}"
+    return f"step {count(steps[0])}"
 
 
 def _number(field: str, name: str, width: int, written: str, **more: Any) -> dict[str, Any]:

@@ -469,11 +469,10 @@ def sync(
             err=True,
         )
     folders = find_spool_folders(folder or home / SPOOLS)
-    kept = (
-        [one for one in folders if one.is_kept]
-        if folder
-        else find_spool_folders(environment.home() / DELIVERED)
-    )
+    if folder:
+        kept = [one for one in folders if one.is_kept]
+    else:
+        kept = find_spool_folders(environment.home() / DELIVERED)
     waiting = [one for one in folders if not one.is_kept]
     here = target or os.environ.get("ISENTROPE_GRPC") or None
     results = []
@@ -494,11 +493,10 @@ def sync(
         # A reason that they share, such as a wrong token, is shown once, in the error below.
         if not as_json and len({result.detail for result in left}) > 1:
             click.echo("\n".join(_sync_line(result) for result in left))
-        remedy = (
-            " Start the server, or name another with --grpc."
-            if any(result.server_away for result in left)
-            else ""
-        )
+        if any(result.server_away for result in left):
+            remedy = " Start the server, or name another with --grpc."
+        else:
+            remedy = ""
         raise IsentropeError(
             f"{len(left)} of {len(results)} spools were not delivered. "
             f"Run {left[0].run}: {left[0].detail.rstrip('. ')}.{remedy}"
@@ -563,7 +561,10 @@ def _change_control(
     if "parameters" in changes and base:
         document["parameters"] = {**base["parameters"], **changes["parameters"]}
     if changes.get("hold") and base.get("hold"):
-        targets = dict.fromkeys(TARGETS) if "target" in changes["hold"] else {}
+        if "target" in changes["hold"]:
+            targets = dict.fromkeys(TARGETS)
+        else:
+            targets = {}
         document["hold"] = {**base["hold"], **targets, **changes["hold"]}
     return client.set_control(
         run, **document, expires_in_seconds=expires_in, if_version=newest.version
@@ -620,4 +621,6 @@ def _show_control(run: str, as_json: bool, url: str | None) -> None:
 def _dead_knobs(client: Client, run: str) -> str:
     """The knobs that did nothing in the newest step, with the reason."""
     step = client.run(run).step
-    return "" if step is None else client.step(run, step).labels.get("control/dead", "")
+    if step is None:
+        return ""
+    return client.step(run, step).labels.get("control/dead", "")

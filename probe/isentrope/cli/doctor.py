@@ -98,11 +98,10 @@ def _server_and_token() -> list[Finding]:
             )
             token = Finding(check="token", ok=True, found=found)
         elif error.code == "unauthenticated":
-            found = (
-                f"the server does not accept the token from {source}"
-                if environment.token()
-                else "no token is set"
-            )
+            if environment.token():
+                found = f"the server does not accept the token from {source}"
+            else:
+                found = "no token is set"
             token = Finding(check="token", ok=False, found=found, advice=_TOKEN_ADVICE)
         else:
             return [Finding(check="server", ok=False, found=str(error))]
@@ -116,11 +115,10 @@ def _server_and_token() -> list[Finding]:
 def _restored(restored: Restored | None) -> str:
     if restored is None:
         return ""
-    until = (
-        "an empty one"
-        if restored.newest_report_at is None
-        else f"one of {_moment(restored.newest_report_at)}"
-    )
+    if restored.newest_report_at is None:
+        until = "an empty one"
+    else:
+        until = f"one of {_moment(restored.newest_report_at)}"
     return (
         f"; its database was restored on {_moment(restored.at)} from a backup, {until}: tokens that"
         " were revoked after it are active again, and `isentrope sync` delivers once more what"

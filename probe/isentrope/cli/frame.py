@@ -98,7 +98,9 @@ class LazyCommands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
-            return _command_of_a_clone() if cmd_name == "reproduce" else None
+            if cmd_name == "reproduce":
+                return _command_of_a_clone()
+            return None
         ctx.meta[_COMMAND_IN_USE] = cmd_name
         module, attribute = COMMANDS[cmd_name].split(":")
         try:

@@ -59,7 +59,10 @@ def health_in_words(run: RunSummary) -> tuple[str, str]:
     if run.digest is None:
         return "-", "-"
     lost = run.digest.share_lost
-    level = str(run.digest.level) if run.status is Status.RUNNING else "-"
+    if run.status is Status.RUNNING:
+        level = str(run.digest.level)
+    else:
+        level = "-"
     return level, "-" if lost is None else f"{100 * lost:.0f} %"
 
 
@@ -67,7 +70,9 @@ def step_in_words(run: RunSummary) -> str:
     """The newest step, and behind it how many are planned where that is known: `12/150`."""
     if run.step is None:
         return "-"
-    return f"{run.step}/{run.planned_steps}" if run.planned_steps else str(run.step)
+    if run.planned_steps:
+        return f"{run.step}/{run.planned_steps}"
+    return str(run.step)
 
 
 def age_in_words(at: float | None) -> str:
@@ -85,7 +90,9 @@ def cell(value: object) -> str:
     """A value of a table; `-` where it was not measured."""
     if value is None:
         return "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)
 
 
 def format_json(answer: object) -> str:

@@ -113,7 +113,10 @@ def frame(look: Look, *, width: int, height: int | None, note: str = "") -> Rend
         Panel(health, title=title, title_align="left", border_style=style),
         _facts(look),
     ]
-    below = [Text("\n".join(map(printable, note.split("\n"))), style="bold")] if note else []
+    if note:
+        below = [Text("\n".join(map(printable, note.split("\n"))), style="bold")]
+    else:
+        below = []
     taken = sum(len(Console(width=width, height=25).render_lines(one)) for one in (*texts, *below))
     room = 14 if height is None else height - taken
     charts: list[RenderableType] = []
@@ -148,7 +151,10 @@ def _control_of(suggestion: Suggestion) -> str:
 def _verdict_in_words(verdict: Verdict | None) -> str:
     if verdict is None:
         return ""
-    promised = "" if verdict.promised is None else f" (promised {fixed(verdict.promised, 4)})"
+    if verdict.promised is None:
+        promised = ""
+    else:
+        promised = f" (promised {fixed(verdict.promised, 4)})"
     return f"version {verdict.version}: {verdict.message}{promised}"
 
 
@@ -158,14 +164,14 @@ def _facts(look: Look) -> Table:
     # The last line of a traceback is the error.
     status = ": ".join([run.status, *run.error.strip().splitlines()[-1:]])
     active = control.active
-    running = (
-        ""
-        if active is None or active.version == control.version
-        else f"; version {active.version} is active"
-    )
-    of_early = (
-        "" if diagnosis.early_level is None else f", early level {_number(diagnosis.early_level)}"
-    )
+    if active is None or active.version == control.version:
+        running = ""
+    else:
+        running = f"; version {active.version} is active"
+    if diagnosis.early_level is None:
+        of_early = ""
+    else:
+        of_early = f", early level {_number(diagnosis.early_level)}"
     lost = sum(gap.last_seq - gap.first_seq + 1 for gap in look.gaps)
     rows = [
         ("status", status, "last report", age_in_words(run.last_report_at)),
@@ -204,11 +210,15 @@ def _facts(look: Look) -> Table:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}".replace("-", MINUS)
+    if value is None:
+        return "-"
+    return f"{value:.4g}".replace("-", MINUS)
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else percent(value, 1)
+    if value is None:
+        return "-"
+    return percent(value, 1)
 
 
 def _chart(title: str, lines: Mapping[str, Mapping[int, float]], width: int, height: int) -> Text:
@@ -229,7 +239,10 @@ def _chart(title: str, lines: Mapping[str, Mapping[int, float]], width: int, hei
     if values:
         # plotext's own labels have so few digits that small changes are all 0.0.
         low, high = min(values), max(values)
-        places = [low, (low + high) / 2, high] if low < high else [low]
+        if low < high:
+            places = [low, (low + high) / 2, high]
+        else:
+            places = [low]
         figure.ruler("y").ticks(places, [_number(place) for place in places])
         few = sorted({min(steps), (min(steps) + max(steps)) // 2, max(steps)})
         figure.ruler("x").ticks(few, [str(step) for step in few])
@@ -270,7 +283,10 @@ def _draw_until_quit(
                 if key == "q":
                     return
                 if asked is not None:
-                    note = _push(client, asked) if key == "y" else "Nothing was pushed."
+                    if key == "y":
+                        note = _push(client, asked)
+                    else:
+                        note = "Nothing was pushed."
                     asked, due = None, time.monotonic()
                 elif key == "p":
                     asked, note = _question(look)

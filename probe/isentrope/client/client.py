@@ -310,17 +310,18 @@ class Client(Connection):
         if hold is not None and begun_at(document, 0) != document:
             # An anneal that names no start begins where the run is.
             wanted = Control.from_document(begun_at(document, (self.run(run_id).step or 0) + 1))
-        builds_on = self.control(run_id).version if if_version is None else if_version
+        if if_version is None:
+            builds_on = self.control(run_id).version
+        else:
+            builds_on = if_version
         item = self.ask(
             calls.set_control(
                 run_id, wanted, if_version=builds_on, expires_in_seconds=expires_in_seconds
             )
         )
-        return (
-            self.wait_for_control(run_id, item.version, timeout_seconds=wait_seconds)
-            if wait
-            else item
-        )
+        if wait:
+            return self.wait_for_control(run_id, item.version, timeout_seconds=wait_seconds)
+        return item
 
     def wait_for_control(
         self, run_id: str, version: int, *, timeout_seconds: float = 60.0

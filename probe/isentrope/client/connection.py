@@ -140,7 +140,10 @@ class AsyncClient:
     def __init__(self, http: httpx.AsyncClient, authorization: str | None = None) -> None:
         """`authorization` is the header of each call; None: the HTTP client's own."""
         self._http = http
-        self._headers = {} if authorization is None else {"Authorization": authorization}
+        if authorization is None:
+            self._headers = {}
+        else:
+            self._headers = {"Authorization": authorization}
 
     async def ask(self, call: Call[_A]) -> _A:
         """As `Connection.ask`."""
@@ -181,16 +184,17 @@ def _request(call: Call[Any], headers: Mapping[str, str] | None = None) -> dict[
 
 
 def _first_page(call: Call[Page[_A]], limit: int | None) -> Call[Page[_A]]:
-    size = _PAGE_ITEMS if limit is None else min(limit, _PAGE_ITEMS)
+    if limit is None:
+        size = _PAGE_ITEMS
+    else:
+        size = min(limit, _PAGE_ITEMS)
     return replace(call, query={**call.query, "limit": size})
 
 
 def _next_page(call: Call[Page[_A]], page: Page[_A]) -> Call[Page[_A]] | None:
-    return (
-        None
-        if page.next_cursor is None
-        else replace(call, query={**call.query, "cursor": page.next_cursor})
-    )
+    if page.next_cursor is None:
+        return None
+    return replace(call, query={**call.query, "cursor": page.next_cursor})
 
 
 @contextmanager

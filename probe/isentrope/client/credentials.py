@@ -22,7 +22,9 @@ def bearer_of(token: str | None) -> str | None:
             "A token consists of letters, digits and the signs . _ ~ + / = - alone, and this one"
             f" has others. Check {environment.token_source()}."
         )
-    return f"Bearer {token}" if token else None
+    if token:
+        return f"Bearer {token}"
+    return None
 
 
 def pem() -> tuple[bytes | None, bytes | None, bytes | None]:
@@ -113,7 +115,9 @@ def advice_on(failure: str) -> str:
 
 def _read(variable: str, file: Path | None) -> bytes | None:
     try:
-        return None if file is None else file.read_bytes()
+        if file is None:
+            return None
+        return file.read_bytes()
     except OSError as error:
         raise ConfigurationError(
             f"{variable} names {file}, which can't be read ({error.strerror})."

@@ -122,7 +122,10 @@ class HoldController:
         self.action = None
         if active.control.hold is not None:
             is_decided = action is not None and action.version == active.version
-            self.action = action if is_decided else undecided(active.version)
+            if is_decided:
+                self.action = action
+            else:
+                self.action = undecided(active.version)
         self.control = control_under(self.action, active.control)
 
     def end_step(self) -> None:

@@ -92,11 +92,9 @@ class Effect:
         # Least squares with PULL b^2 added: b = (Y - g X) / (W + PULL), put into the normal
         # equation of g.
         variation = self._xx - self._x * self._x / (self._weight + PULL)
-        return (
-            (self._xy - self._x * self._y / (self._weight + PULL)) / variation
-            if variation > 0
-            else None
-        )
+        if variation > 0:
+            return (self._xy - self._x * self._y / (self._weight + PULL)) / variation
+        return None
 
 
 @dataclass(slots=True)
@@ -148,7 +146,10 @@ class EntropyEstimator:
         regressor = self._effect.regressor(learning_rate * unit_prediction, momentum)
         before = self._effect.gain
         explained = None if before is None else before * regressor
-        last = mean_entropy if self._expected is None else self._expected
+        if self._expected is None:
+            last = mean_entropy
+        else:
+            last = self._expected
         surprise = mean_entropy - last
         if observed_change is None:
             change = (explained or 0.0) + self._drift

@@ -25,7 +25,9 @@ _ROBUST_DEVIATION = 1.4826
 def own_fall(before: Sequence[float]) -> float:
     """The fall of the reward per step before the hold began, oldest first: 0 where it rose, or is
     not known."""
-    return max(0.0, -_slope(before[-REWARD_WINDOW:])) if len(before) >= REWARD_WINDOW // 2 else 0.0
+    if len(before) >= REWARD_WINDOW // 2:
+        return max(0.0, -_slope(before[-REWARD_WINDOW:]))
+    return 0.0
 
 
 def reward_falls(

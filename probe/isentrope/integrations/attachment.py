@@ -88,7 +88,9 @@ class Versions:
 def _numbers(text: str) -> tuple[int, ...]:
     """Numbers of the release, without its suffix: 0.9.1.dev3+cpu -> (0, 9, 1)."""
     release = re.match(r"\d+(\.\d+)*", text)
-    return tuple(map(int, release[0].split("."))) if release else ()
+    if release:
+        return tuple(map(int, release[0].split(".")))
+    return ()
 
 
 def refuse(framework: str, reasons: Iterable[str]) -> None:
@@ -111,11 +113,10 @@ def check_parameters(owner: object, name: str, expected: Iterable[str], framewor
         if not missing:
             return
         lacking = f"its parameter {missing[0]}"
-    about = (
-        owner.__name__
-        if inspect.isclass(owner) or inspect.ismodule(owner)
-        else type(owner).__name__
-    )
+    if inspect.isclass(owner) or inspect.ismodule(owner):
+        about = owner.__name__
+    else:
+        about = type(owner).__name__
     raise ConfigurationError(
         f"{framework} is not laid out as expected: {about}.{name} lacks {lacking}. Install a"
         " version that the adapter supports, or use isentrope.Probe in the loop itself."
@@ -171,9 +172,10 @@ class Attachment:
         self.updates = 0
         """Updates of the optimiser since the run began."""
         self.guard = guard or Guard()
-        self._rescores = (
-            switched_on("ISENTROPE_RESCORE", by_default=True) if rescore is None else rescore
-        )
+        if rescore is None:
+            self._rescores = switched_on("ISENTROPE_RESCORE", by_default=True)
+        else:
+            self._rescores = rescore
         self._is_first = True
         self._completions: Tensor | None = None
         """Completions of the step: sum of rewards, tokens, and number of completions, float64."""
@@ -189,7 +191,9 @@ class Attachment:
             nullcontext() if is_coupled else torch.no_grad(),
         ):
             scores = score()
-            return scores if is_coupled else replace(detached(scores), token_ids=scores.token_ids)
+            if is_coupled:
+                return scores
+            return replace(detached(scores), token_ids=scores.token_ids)
         return None
 
     def hold(self, score: Callable[[], TokenScores]) -> None:
@@ -200,7 +204,9 @@ class Attachment:
     def take(self) -> TokenScores | None:
         """The oldest scores that are held, for micro-batches reach their losses in the order of
         their heads; None where scoring failed."""
-        return self._held.popleft() if self._held else None
+        if self._held:
+            return self._held.popleft()
+        return None
 
     def drop_held(self) -> None:
         """Forget scores that no loss has taken, before the first micro-batch of a step: a step may
@@ -219,7 +225,9 @@ class Attachment:
         """What scores a micro-batch again after the update, for the observed change; None but for
         the first of an update."""
         is_first, self._is_first = self._is_first, False
-        return rescore if is_first and self._rescores else None
+        if is_first and self._rescores:
+            return rescore
+        return None
 
     def gate(
         self,
@@ -255,7 +263,10 @@ class Attachment:
             sums = torch.stack(
                 [rewards.sum().to(total), total, torch.full_like(total, len(rewards))]
             )
-            self._completions = sums if self._completions is None else self._completions + sums
+            if self._completions is None:
+                self._completions = sums
+            else:
+                self._completions = self._completions + sums
 
     def close(
         self,

@@ -157,7 +157,10 @@ class TrainerAttachment(attachment.Attachment):
             sequences = inputs[0].masked_fill(settings["attention_mask"] == 0, -1)
             labels = getattr(experience, "labels", None) or ()
             samples = {"prompt_ids": sequences[:, prompts], "reward": experience.rewards}
-            samples |= {"answer": list(labels)} if len(labels) == len(own) else {}
+            if len(labels) == len(own):
+                samples |= {"answer": list(labels)}
+            else:
+                samples |= {}
             samples["truncated"] = getattr(experience, "truncated", None)
             groups = _groups(experience, own)
             own = self.gate(
@@ -231,7 +234,9 @@ def plain(value: Any) -> Any:
     """A section of OpenRLHF's settings as nested dictionaries."""
     if isinstance(value, SimpleNamespace):
         return {name: plain(part) for name, part in vars(value).items()}
-    return value if isinstance(value, str | int | float | bool | list | None) else str(value)
+    if isinstance(value, str | int | float | bool | list | None):
+        return value
+    return str(value)
 
 
 if __name__ == "__main__":

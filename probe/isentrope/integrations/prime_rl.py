@@ -101,7 +101,10 @@ class _Training:
                 softcap=softcap,
             )
         )
-        self._scores = None if scores is None else each_field(scores, _shifted)
+        if scores is None:
+            self._scores = None
+        else:
+            self._scores = each_field(scores, _shifted)
 
     def gated(self, inputs: Any) -> Tensor:
         """The log-probs of one sample, gated, [tokens of the sample]."""
@@ -131,7 +134,10 @@ class _Training:
         if not self._is_open:  # an optimiser of something else
             return
         self._is_open = False
-        ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+        if torch.distributed.is_initialized():
+            ranks = torch.distributed.get_world_size()
+        else:
+            ranks = 1
         # prime-rl divides by the tokens of all ranks and adds their gradients up, where others
         # average them.
         self.attachment.close(optimizer, loss_scale=1.0 / ranks)

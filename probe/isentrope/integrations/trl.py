@@ -245,12 +245,16 @@ class TrainerAttachment(StepReports):
         both are changed."""
         with self._guard.protect("reading the learning rate"):
             self._learning_rates = learning_rates_of(self._trainer.optimizer)
-            self._update = (
-                _update_of(self._trainer.optimizer) if self._probe.measures_influence else []
-            )
+            if self._probe.measures_influence:
+                self._update = _update_of(self._trainer.optimizer)
+            else:
+                self._update = []
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
-        names = PROMISED if self._groups_known else {**PROMISED, ZERO_GROUPS[0]: ZERO_GROUPS[1]}
+        if self._groups_known:
+            names = PROMISED
+        else:
+            names = {**PROMISED, ZERO_GROUPS[0]: ZERO_GROUPS[1]}
         promised: dict[str, float | Tensor] = {
             names[name]: value for name, value in scalars.items() if name in names
         }
@@ -287,8 +291,14 @@ class TrainerAttachment(StepReports):
                 "The attached run has ended: this training is not observed. Detach, then attach"
                 " again."
             )
-        given = args[0] if args else kwargs.get("resume_from_checkpoint")
-        self._resumed_from = Path(given) if isinstance(given, str | PathLike) else None
+        if args:
+            given = args[0]
+        else:
+            given = kwargs.get("resume_from_checkpoint")
+        if isinstance(given, str | PathLike):
+            self._resumed_from = Path(given)
+        else:
+            self._resumed_from = None
         try:
             return theirs(*args, **kwargs)
         except BaseException as error:
@@ -326,7 +336,10 @@ class TrainerAttachment(StepReports):
         """Take the log-probs that TRL computes before the update, where it does, as the first pass
         of the next steps."""
         candidates: list[tuple[Tensor, TokenScores]] = []
-        self._first_pass = candidates if self._observing() else None
+        if self._observing():
+            self._first_pass = candidates
+        else:
+            self._first_pass = None
         try:
             output = theirs(*args, **kwargs)
         finally:

@@ -96,7 +96,10 @@ class FusedHead:
         if in_their_place:
             with self._guard.protect("scoring instead of TRL's head"):
                 scores = self._score(*arguments, entropy_gradient=self._entropy_gradient)
-                self._scored = scores if wants_entropy_gradient(False) else detached(scores)
+                if wants_entropy_gradient(False):
+                    self._scored = scores
+                else:
+                    self._scored = detached(scores)
                 return scores.logprobs.float(), scores.entropies.float(), None, None, None
         theirs: tuple[Tensor | None, ...] = self._their_globals[HEAD_NAME].apply(*arguments)
         if self._records is not None and not in_their_place:
@@ -251,7 +254,10 @@ def self_check(trainer: Any, head: FusedHead) -> None:
             " elsewhere can't be observed."
         )
     ours = completion_scores(records, records[0].logprobs[:, -logprobs.shape[1] :])
-    allowed = ROUND_OFF if _computes_in_float32(trainer, model) else LOW_PRECISION_ROUND_OFF
+    if _computes_in_float32(trainer, model):
+        allowed = ROUND_OFF
+    else:
+        allowed = LOW_PRECISION_ROUND_OFF
     for name, mine, theirs in (
         ("log-prob", ours.logprobs, logprobs),
         ("entropy", ours.entropies, entropies),
@@ -323,7 +329,8 @@ def completion_scores(
 
     squared = [record.squared_scores for record in records if record.squared_scores is not None]
     others = (joined([getattr(record, name) for record in records]) for name in SCORE_FIELDS[2:])
-    entropies = joined([record.entropies for record in records]) if entropies is None else entropies
+    if entropies is None:
+        entropies = joined([record.entropies for record in records])
     scores = TokenScores(logprobs, entropies, *others)
     # TRL has one temperature, a number.
     return replace(
@@ -360,7 +367,9 @@ def old_logprobs(inputs: Inputs, logprobs: Tensor, level: str) -> Tensor | None:
     if old_sums is not None:
         return logprobs - ((logprobs * mask).sum(1) - old_sums).unsqueeze(1)
     if old is None:
-        return None if inputs.get(SAMPLED) is None else logprobs
+        if inputs.get(SAMPLED) is None:
+            return None
+        return logprobs
     if level == "token":
         return old
     lengths = mask.sum(1).clamp(min=1)
@@ -385,9 +394,10 @@ def add_kl_part(trainer: Any, inputs: Inputs) -> Inputs:
 def switch_dropout_on(model: nn.Module) -> Iterator[None]:
     """Switch dropout on, as in the forward that was scored first: after an evaluation the model is
     in eval mode."""
-    evaluating = (
-        [module for module in model.modules() if not module.training] if not model.training else []
-    )
+    if not model.training:
+        evaluating = [module for module in model.modules() if not module.training]
+    else:
+        evaluating = []
     for module in evaluating:
         module.training = True
     try:

@@ -244,7 +244,10 @@ class EngineAttachment(attachment.Attachment):
             ids = output_args["input_ids_rmpad_rolled"]
             unit = output_args.get("temperature_is_one")
             if "temperature_rmpad" in output_args:
-                temperature = 1.0 if unit else output_args["temperature_rmpad"]
+                if unit:
+                    temperature = 1.0
+                else:
+                    temperature = output_args["temperature_rmpad"]
                 found = score(values.squeeze(0), ids, temperature=temperature)
                 tokens = micro_batch["input_ids"].values().shape[0]  # behind them: padding
                 # A gather only where ranks share the sequences.
@@ -254,7 +257,10 @@ class EngineAttachment(attachment.Attachment):
             lengths = micro_batch["input_ids"].offsets().diff().to(ids.device)
             inside = torch.arange(values.shape[1], device=ids.device) < lengths.unsqueeze(1)
             padded_ids = ids.new_zeros(inside.shape).masked_scatter(inside, ids)
-            temperature = 1.0 if unit else output_args["temperature"].unsqueeze(-1)
+            if unit:
+                temperature = 1.0
+            else:
+                temperature = output_args["temperature"].unsqueeze(-1)
             return each_field(
                 score(values, padded_ids, temperature=temperature), lambda field: field[inside]
             )

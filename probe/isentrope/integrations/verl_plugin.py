@@ -78,9 +78,15 @@ def _add_backend(tracking: Any) -> None:
         self: Any, project_name: str, experiment_name: str, *args: Any, **kwargs: Any
     ) -> None:
         init(self, project_name, experiment_name, *args, **kwargs)
-        wanted = args[0] if args else kwargs.get("default_backend", ())
+        if args:
+            wanted = args[0]
+        else:
+            wanted = kwargs.get("default_backend", ())
         if BACKEND in ([wanted] if isinstance(wanted, str) else wanted):
-            config = args[1] if len(args) > 1 else kwargs.get("config")
+            if len(args) > 1:
+                config = args[1]
+            else:
+                config = kwargs.get("config")
             self.logger[BACKEND] = ScalarsOfVerl(project_name, experiment_name, config or {})
 
     @functools.wraps(finish)

@@ -55,14 +55,18 @@ class _Kernels:
     """Where the library was loaded: a forked child has another id, and no threads."""
 
     def threads(self) -> int:
-        return torch.get_num_threads() if self.process == os.getpid() else 1
+        if self.process == os.getpid():
+            return torch.get_num_threads()
+        return 1
 
 
 def unavailable_because() -> str | None:
     """Why these kernels can't work here, in one sentence; None when they do. The first call
     compiles them."""
     kernels = _kernels()
-    return str(kernels) if isinstance(kernels, cpp_build.BuildError) else None
+    if isinstance(kernels, cpp_build.BuildError):
+        return str(kernels)
+    return None
 
 
 def supports(logits: Tensor) -> bool:
@@ -88,11 +92,10 @@ def row_moments(
     kernels, ids = _loaded(), _dense_ids(token_ids)
     moments = torch.empty(7 if squared else 6, ids.numel(), dtype=torch.float64)
     described = _described(logits, ids, temperature, start)
-    pass_over = (
-        kernels.library.isentrope_row_moments_squared
-        if squared
-        else kernels.library.isentrope_row_moments
-    )
+    if squared:
+        pass_over = kernels.library.isentrope_row_moments_squared
+    else:
+        pass_over = kernels.library.isentrope_row_moments
     pass_over(described, moments.data_ptr(), kernels.team, kernels.threads())
     return Moments(*moments.unbind(0))
 

@@ -126,7 +126,9 @@ def _key(compiler: list[str]) -> str:
 
 def _flags() -> list[str]:
     native = NATIVE_FLAGS.get(platform.machine())
-    return [*FLAGS, native] if native else list(FLAGS)
+    if native:
+        return [*FLAGS, native]
+    return list(FLAGS)
 
 
 def _processor() -> list[str]:

@@ -87,7 +87,9 @@ def backend_for(logits: Tensor) -> Backend:
     elif (reason := _why_not(name)) is not None:
         raise ConfigurationError(f"The {name} kernels were asked for and can't work here: {reason}")
     backend = BACKENDS[name]
-    return backend if backend.supports(logits) else reference
+    if backend.supports(logits):
+        return backend
+    return reference
 
 
 def row_scores(
@@ -107,7 +109,9 @@ def row_scores(
 def _why_not(name: str) -> str | None:
     if name == "cpp":
         return cpp_backend.unavailable_because()
-    return triton_backend.unavailable_because() if name == "triton" else None
+    if name == "triton":
+        return triton_backend.unavailable_because()
+    return None
 
 
 @functools.cache

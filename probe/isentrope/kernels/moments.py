@@ -118,7 +118,10 @@ def merge(parts: Sequence[Moments]) -> Moments:
     together = _joined(torch.stack, parts)
     maximum = together.maximum.amax(0)
     _, *sums, chosen, square_twice = shift(together, maximum)
-    total_square_twice = None if square_twice is None else square_twice.sum(0)
+    if square_twice is None:
+        total_square_twice = None
+    else:
+        total_square_twice = square_twice.sum(0)
     return Moments._make(
         (maximum, *(numbers.sum(0) for numbers in sums), chosen.amax(0), total_square_twice)
     )

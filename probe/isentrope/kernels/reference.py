@@ -34,7 +34,9 @@ def supports(logits: Tensor) -> bool:
 
 def accumulation_dtype(logits_dtype: torch.dtype) -> torch.dtype:
     """float64 logits stay float64; everything narrower is accumulated in float32."""
-    return torch.float64 if logits_dtype == torch.float64 else torch.float32
+    if logits_dtype == torch.float64:
+        return torch.float64
+    return torch.float32
 
 
 def row_moments(
@@ -96,14 +98,20 @@ def logit_gradient(
     centre, remainder = split_log_normalizer(log_normalizer.reshape(-1, 1), temperature, dtype)
     towards_chosen = _divide_rows(logprob_gradient, log_normalizer, temperature, dtype)
     towards_flat = _divide_rows(entropy_gradient, log_normalizer, temperature, dtype)
-    row_entropies = None if entropies is None else entropies.reshape(-1, 1).to(dtype)
+    if entropies is None:
+        row_entropies = None
+    else:
+        row_entropies = entropies.reshape(-1, 1).to(dtype)
     columns, in_slice = _columns(token_ids, start, vocabulary)
     silent = torch.ones_like(centre, dtype=torch.bool)
     for towards in (towards_chosen, towards_flat):
         if towards is not None:
             silent &= towards == 0
     buffer = _buffer(logits, dtype)
-    entropy_buffer = _buffer(logits, dtype) if towards_flat is not None else None
+    if towards_flat is not None:
+        entropy_buffer = _buffer(logits, dtype)
+    else:
+        entropy_buffer = None
     for first, block in _row_blocks(logits):
         count = block.numel() // vocabulary
         rows, values = slice(first, first + count), buffer[:count]
@@ -141,7 +149,8 @@ def split_log_normalizer(
 
     Near the row's largest logits z - r is exact in float32, whatever offset all logits of the row
     have in common."""
-    temperature = temperature.unsqueeze(1) if isinstance(temperature, Tensor) else temperature
+    if isinstance(temperature, Tensor):
+        temperature = temperature.unsqueeze(1)
     centre = (log_normalizer * temperature).to(dtype)
     return centre, (log_normalizer - centre.double() / temperature).to(dtype)
 
@@ -150,16 +159,16 @@ def _divide_rows(
     upstream: Tensor | None, like: Tensor, temperature: Temperature, dtype: torch.dtype
 ) -> Tensor | None:
     """g / T or h / T, [rows, 1]."""
-    return (
-        None
-        if upstream is None
-        else (upstream.reshape(like.numel()) / temperature).to(dtype).unsqueeze(1)
-    )
+    if upstream is None:
+        return None
+    return (upstream.reshape(like.numel()) / temperature).to(dtype).unsqueeze(1)
 
 
 def _row_block(factor: Temperature, rows: slice, dtype: torch.dtype) -> Temperature:
     """What multiplies or divides a block of rows: a number, or [rows, 1]."""
-    return factor[rows].to(dtype).unsqueeze(1) if isinstance(factor, Tensor) else factor
+    if isinstance(factor, Tensor):
+        return factor[rows].to(dtype).unsqueeze(1)
+    return factor
 
 
 def _columns(token_ids: Tensor, start: int, columns: int) -> tuple[Tensor, Tensor]:

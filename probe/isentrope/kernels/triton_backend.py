@@ -189,7 +189,10 @@ def row_layout(logits: Tensor) -> RowLayout | None:
     ]
     merged: list[tuple[int, int]] = []
     for size, stride in reversed(rows):
-        inner_size, inner_stride = merged[-1] if merged else (0, 0)
+        if merged:
+            inner_size, inner_stride = merged[-1]
+        else:
+            inner_size, inner_stride = (0, 0)
         if merged and stride == inner_size * inner_stride:
             merged[-1] = (inner_size * size, inner_stride)
         else:
@@ -208,7 +211,10 @@ def threads_of(warp_size: int) -> int:
 def splits_of(rows: int, columns: int, block: int, processors: int) -> int:
     """Programs that share a row: enough to keep `processors` busy, each with a few blocks of logits
     at least."""
-    wanted = -(-processors * PROGRAMS_PER_PROCESSOR // rows) if rows else 1
+    if rows:
+        wanted = -(-processors * PROGRAMS_PER_PROCESSOR // rows)
+    else:
+        wanted = 1
     longest = max(1, columns // (4 * block))
     return 1 << (min(wanted, longest, LARGEST_SPLITS).bit_length() - 1)
 
@@ -293,7 +299,9 @@ def _row_values(values: Tensor) -> Tensor:
 def _number(temperature: Temperature) -> tuple[bool, float]:
     """Whether each row has a temperature of its own, and the number for the kernels: 1 where they
     read it per row."""
-    return (True, 1.0) if isinstance(temperature, Tensor) else (False, float(temperature))
+    if isinstance(temperature, Tensor):
+        return (True, 1.0)
+    return (False, float(temperature))
 
 
 @functools.lru_cache(maxsize=16)
@@ -319,4 +327,6 @@ def _use_device(tensor: Tensor) -> AbstractContextManager[Any]:
     """Triton launches on the current device: make that the tensor's."""
     if tensor.device.type == "cuda":
         return torch.cuda.device(tensor.device)
-    return torch.xpu.device(tensor.device) if tensor.device.type == "xpu" else nullcontext()
+    if tensor.device.type == "xpu":
+        return torch.xpu.device(tensor.device)
+    return nullcontext()

@@ -91,7 +91,9 @@ def _compact(value: object, name: str = "") -> object:
     """Without None and empty texts in objects; numbers rounded, texts harmless. Lists keep their
     length."""
     if isinstance(value, float):
-        return round(value - time.time()) if name.endswith("_at") else float(f"{value:.{_DIGITS}g}")
+        if name.endswith("_at"):
+            return round(value - time.time())
+        return float(f"{value:.{_DIGITS}g}")
     if isinstance(value, str):
         return _harmless(value)
     if isinstance(value, dict):
@@ -247,7 +249,10 @@ def reading_tools(callers: Callers) -> list[Tool]:
         )
         found = {name: columns for name, columns in answer.series.items() if columns.step}
         empty = [name for name in names if name not in found]
-        known = [item.name for item in (await client.ask(calls.latest(run))).items] if empty else []
+        if empty:
+            known = [item.name for item in (await client.ask(calls.latest(run))).items]
+        else:
+            known = []
         return {
             "run": run,
             "series": {
@@ -281,7 +286,10 @@ def reading_tools(callers: Callers) -> list[Tool]:
         client = callers.find(context.request_context)
         newest = await client.ask(calls.control(run))
         found = await client.newest(calls.control_history(run), limit)
-        active = None if newest.active is None else newest.active.version
+        if newest.active is None:
+            active = None
+        else:
+            active = newest.active.version
         return {
             "run": run,
             "newest_version": newest.version,
@@ -371,7 +379,10 @@ def steering_tools(callers: Callers) -> list[Tool]:
             calls.control_history(run), _HISTORY
         )
         newest = version_to_revert(history)
-        earlier = version_before(newest, history) if newest else None
+        if newest:
+            earlier = version_before(newest, history)
+        else:
+            earlier = None
         if earlier is None:
             raise ToolError(f"Run {run} has no other control to go back to.")
         # Where history[0] is not if_version, the server refuses and names the newest.

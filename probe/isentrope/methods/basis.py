@@ -134,9 +134,10 @@ class SelectionBasis:
         nothing = torch.full((), torch.nan, dtype=torch.float64, device=tokens.mask.device)
         if thresholds is None:
             is_used = control.method.thresholds
-            own_thresholds = (
-                threshold_statistics([tokens.scores], [tokens.mask]) if is_used else None
-            )
+            if is_used:
+                own_thresholds = threshold_statistics([tokens.scores], [tokens.mask])
+            else:
+                own_thresholds = None
             thresholds = own_thresholds or ThresholdStatistics(nothing, nothing, nothing, nothing)
         means = None if self._own(first_call) else self.means()
         centres = Centres(
@@ -169,7 +170,9 @@ class SelectionBasis:
         """Mean log p and mean A of the step before over all ranks; None before the first. Scalars
         on the device."""
         means = self._means.get()
-        return None if means is None else (means[1], means[0])
+        if means is None:
+            return None
+        return (means[1], means[0])
 
     def state(self, control: Control) -> dict[str, Any]:
         """Everything remembered, as plain values: for a checkpoint; waits for the device. The
@@ -186,7 +189,10 @@ class SelectionBasis:
                 counted = INTERVENTIONS[control.method].cutoff(
                     control, self._ranked, Centres(thresholds, *means)
                 )
-                cutoff = None if counted is None else (control, counted)
+                if counted is None:
+                    cutoff = None
+                else:
+                    cutoff = (control, counted)
         thresholds_of = {
             "first_pass": self._first_pass.get(),
             "previous_step": self._previous_step.get(),
@@ -212,9 +218,10 @@ class SelectionBasis:
             ("first_pass", self._first_pass),
             ("previous_step", self._previous_step),
         ):
-            latest.value = (
-                None if shared[source] is None else ThresholdStatistics.read_plain(shared[source])
-            )
+            if shared[source] is None:
+                latest.value = None
+            else:
+                latest.value = ThresholdStatistics.read_plain(shared[source])
         self._one_call = bool(shared["one_call"])
         means, cutoff = shared["means"], own["cutoff"]
         if means is not None:
@@ -296,7 +303,9 @@ def _merged_means(
         return torch.where(parts[0, 0] > 0, parts[0, 1:3], before.to(parts.device))
     count = parts[:, 0].sum()
     means = (parts[:, :1] * parts[:, 1:3]).sum(0) / count
-    return means if before is None else torch.where(count > 0, means, before.to(parts.device))
+    if before is None:
+        return means
+    return torch.where(count > 0, means, before.to(parts.device))
 
 
 def _own_means(tokens: TokenBatch) -> tuple[Tensor, Tensor]:

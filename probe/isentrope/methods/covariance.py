@@ -141,7 +141,10 @@ def select_kl_cov(
         return Selection(factors, chosen)
     log_ratios = tokens.importance_ratios.double().log()
     log_ratios = torch.where(log_ratios.abs() <= RATIO_TOLERANCE, 0.0, log_ratios)
-    slopes = log_ratios.sign() if control.value("estimator") == "abs" else log_ratios.expm1()
+    if control.value("estimator") == "abs":
+        slopes = log_ratios.sign()
+    else:
+        slopes = log_ratios.expm1()
     surrogate = log_ratios.exp() * tokens.advantages.double()
     penalised = (1 - control.number("beta") * slopes / surrogate).to(factors.dtype)
     return Selection(torch.where(chosen & penalised.isfinite(), penalised, factors), chosen)
@@ -179,7 +182,9 @@ def _mixed(word: int) -> int:
 
 
 def _signed(word: int) -> int:
-    return word - _WORD if word >= _WORD // 2 else word
+    if word >= _WORD // 2:
+        return word - _WORD
+    return word
 
 
 def clip_cov_effects(

@@ -98,5 +98,6 @@ class _Gated(torch.autograd.Function):
         (factors,) = ctx.saved_tensors
         if ctx.in_backward is not None:
             found = ctx.in_backward(gradient.detach())
-            factors = factors if found is None else found.to(gradient.dtype)
+            if found is not None:
+                factors = found.to(gradient.dtype)
         return torch.where(factors == 0, 0.0, gradient * factors), None, None

@@ -32,8 +32,14 @@ def select_score_sign(
     0 has neither sign. A score that is not finite is kept.
     """
     scores = tokens.scores.discriminator_scores
-    of_the_sign = scores > 0 if control.value("sign") == "positive" else scores < 0
-    clipped = of_the_sign if control.value("action") == "mask" else ~of_the_sign & scores.isfinite()
+    if control.value("sign") == "positive":
+        of_the_sign = scores > 0
+    else:
+        of_the_sign = scores < 0
+    if control.value("action") == "mask":
+        clipped = of_the_sign
+    else:
+        clipped = ~of_the_sign & scores.isfinite()
     clipped = clipped & tokens.is_in_scope(control.scope)
     return Selection(~clipped, clipped)
 

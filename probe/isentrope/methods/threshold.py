@@ -74,8 +74,14 @@ def distance_beyond(
     """How far beyond its threshold a standardised score lies, in standard deviations; -inf with no
     threshold at all."""
     none = torch.full_like(standardised, -torch.inf)
-    below = none if control.mu_low is None else -control.mu_low - standardised
-    above = none if control.mu_high is None else standardised - control.mu_high
+    if control.mu_low is None:
+        below = none
+    else:
+        below = -control.mu_low - standardised
+    if control.mu_high is None:
+        above = none
+    else:
+        above = standardised - control.mu_high
     return torch.maximum(below, above)
 
 

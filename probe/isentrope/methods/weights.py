@@ -173,7 +173,9 @@ def estimated_changes(control: Control, tokens: TokenBatch) -> Float64[Tensor, "
 def largest_change(control: Control, tokens: TokenBatch, centres: Centres) -> Float64[Tensor, ""]:
     """max |Omega| over the tokens that count."""
     changes = estimated_changes(control, tokens) * tokens.mask
-    return torch.zeros_like(centres.mean_advantage) if not changes.numel() else changes.max()
+    if not changes.numel():
+        return torch.zeros_like(centres.mean_advantage)
+    return changes.max()
 
 
 def select_steer(

@@ -69,7 +69,9 @@ class LogitRule:
     def tile_slope(self) -> float:
         """dt / dy where t = 0: the constant part of the chain rule that `tile_temperature`
         leaves."""
-        return 1.0 if self.softcap is None else self.scale / self.softcap
+        if self.softcap is None:
+            return 1.0
+        return self.scale / self.softcap
 
     def apply_(self, tile: Tensor) -> None:
         """y becomes what the tile is read as, in place."""
@@ -109,7 +111,9 @@ def product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
 
 def disable_autocast(device: str) -> AbstractContextManager[object]:
     """Within, products are computed in the types given."""
-    return torch.autocast(device, enabled=False) if _autocast_is_on(device) else nullcontext()
+    if _autocast_is_on(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
 def _autocast_is_on(device: str) -> bool:
@@ -128,11 +132,15 @@ class HeadTiles:
         device = operands.hidden.device
         inputs = torch.promote_types(operands.hidden.dtype, operands.weight.dtype)
         as_they_are = logits_dtype == torch.float32 and widens_products(device, inputs)
-        self.operand_dtype = inputs if as_they_are else logits_dtype
+        if as_they_are:
+            self.operand_dtype = inputs
+        else:
+            self.operand_dtype = logits_dtype
         widen = widen or rule.softcap is not None or operands.adapter_up is not None
-        self.tile_dtype = (
-            torch.promote_types(logits_dtype, torch.float32) if widen else logits_dtype
-        )
+        if widen:
+            self.tile_dtype = torch.promote_types(logits_dtype, torch.float32)
+        else:
+            self.tile_dtype = logits_dtype
         rows, vocabulary = len(operands.hidden), len(operands.weight)
         # Even blocks: one row left over would cost another read of the whole weight.
         blocks = math.ceil(rows / ROWS_AT_A_TIME.get(device.type, GPU_ROWS_AT_A_TIME))
@@ -158,7 +166,10 @@ class HeadTiles:
 
     def columns(self) -> Iterator[slice]:
         """Slices of the vocabulary; none where there are no tokens."""
-        vocabulary = len(self.operands.weight) if len(self.operands.hidden) else 0
+        if len(self.operands.hidden):
+            vocabulary = len(self.operands.weight)
+        else:
+            vocabulary = 0
         return (
             slice(start, min(start + self.column_step, vocabulary))
             for start in range(0, vocabulary, self.column_step)
@@ -186,7 +197,10 @@ class HeadTiles:
         hidden = self.hidden(rows)
         shape = (len(hidden), len(weight))
         product = self._product[: shape[0] * shape[1]].view(shape)
-        bias = None if operands.bias is None else operands.bias[columns].to(self.logits_dtype)
+        if operands.bias is None:
+            bias = None
+        else:
+            bias = operands.bias[columns].to(self.logits_dtype)
         _multiply(hidden, weight.T, bias, product)
         tile = product
         if self.tile_dtype != self.logits_dtype:
@@ -262,7 +276,9 @@ def head_gradients(
 def _wanted(
     kind: Callable[[Tensor], _Gradient], operand: Tensor | None, needed: bool
 ) -> _Gradient | None:
-    return kind(operand) if needed and operand is not None else None
+    if needed and operand is not None:
+        return kind(operand)
+    return None
 
 
 class _TokenGradient:
@@ -320,7 +336,9 @@ def _sum_dtype(operand: Tensor) -> torch.dtype:
 
 def _factor(weight: Tensor) -> Tensor:
     """The weight of a tile in the type `_add_product_` needs, cast once for all rows."""
-    return weight if widens_products(weight.device, weight.dtype) else weight.to(_sum_dtype(weight))
+    if widens_products(weight.device, weight.dtype):
+        return weight
+    return weight.to(_sum_dtype(weight))
 
 
 def _add_product_(

@@ -77,10 +77,15 @@ def linear_head_parts(head: nn.Module) -> tuple[Tensor | AdaptedWeight, Tensor |
 
 def _trained_copy(wrapper: Any) -> nn.Module:
     """The copy that the forward uses of a head that is trained whole beside adapters."""
-    active = [] if wrapper.disable_adapters else list(wrapper.active_adapters)
+    if wrapper.disable_adapters:
+        active = []
+    else:
+        active = list(wrapper.active_adapters)
     copies: nn.ModuleDict = wrapper.modules_to_save
     original: nn.Module = wrapper.original_module
-    return copies[active[0]] if active and active[0] in copies else original
+    if active and active[0] in copies:
+        return copies[active[0]]
+    return original
 
 
 def _adapted(head: Any) -> tuple[Tensor | AdaptedWeight, Tensor | None]:

@@ -71,9 +71,10 @@ def linear_token_scores(
     Raises:
         InputError: Shapes, types or numbers that do not fit.
     """
-    base, adapters = (
-        (weight.base, weight.adapters) if isinstance(weight, AdaptedWeight) else (weight, ())
-    )
+    if isinstance(weight, AdaptedWeight):
+        base, adapters = (weight.base, weight.adapters)
+    else:
+        base, adapters = (weight, ())
     check_head_inputs(hidden, base, token_ids, bias)
     rule = _checked_rule(temperature, token_ids, softcap, scale)
     if logits_dtype is not None and not logits_dtype.is_floating_point:

@@ -72,9 +72,15 @@ class LossGradient:
         with self._guard.protect("reading the loss's gradient"):
             if gradient is not None:
                 # A copy: what receives the gradient next may write into it.
-                found = gradient.detach().neg() if negated else gradient.detach().clone()
+                if negated:
+                    found = gradient.detach().neg()
+                else:
+                    found = gradient.detach().clone()
                 before = self.read.get(name)
-                self.read[name] = found if before is None else before + found
+                if before is None:
+                    self.read[name] = found
+                else:
+                    self.read[name] = before + found
                 if name == "gated":
                     self._read_loss()
 
@@ -84,7 +90,10 @@ class LossGradient:
         loss = root_of_backward(self._trains_in)
         if loss is not None:
             before = self.read.get("loss")
-            self.read["loss"] = loss if before is None else before + loss
+            if before is None:
+                self.read["loss"] = loss
+            else:
+                self.read["loss"] = before + loss
 
 
 def root_of_backward(thread: int) -> Tensor | None:

@@ -264,7 +264,9 @@ def build_token_scores(rows: RowScores, shape: torch.Size, dtype: torch.dtype) -
     _, *computed, squared = rows
     centred = rows.discriminator_scores - rows.expected_scores
     scores = TokenScores(*map(rounded, (*computed, centred)))
-    return scores if squared is None else replace(scores, squared_scores=rounded(squared))
+    if squared is None:
+        return scores
+    return replace(scores, squared_scores=rounded(squared))
 
 
 def marked_outputs(ctx: Any, scores: TokenScores, entropy_gradient: bool) -> tuple[Tensor, ...]:
@@ -284,7 +286,8 @@ def scores_of(
 ) -> TokenScores:
     """The scores from `marked_outputs`, with what they were computed from."""
     squared_scores = outputs[5] if len(outputs) > 5 else None
-    temperature = temperature.detach() if isinstance(temperature, Tensor) else temperature
+    if isinstance(temperature, Tensor):
+        temperature = temperature.detach()
     return replace(
         TokenScores(*outputs[:5]),
         token_ids=token_ids,
@@ -295,12 +298,16 @@ def scores_of(
 
 def savable_ids(token_ids: Int[Tensor, "*tokens"]) -> Int[Tensor, "*tokens"]:
     """The ids as backward keeps them: int64, and a copy where they were made in inference mode."""
-    return token_ids.clone().long() if token_ids.is_inference() else token_ids.long()
+    if token_ids.is_inference():
+        return token_ids.clone().long()
+    return token_ids.long()
 
 
 def scores_dtype(logits_dtype: torch.dtype) -> torch.dtype:
     """float64 logits give float64 scores, everything narrower float32."""
-    return torch.float64 if logits_dtype == torch.float64 else torch.float32
+    if logits_dtype == torch.float64:
+        return torch.float64
+    return torch.float32
 
 
 class TokenScoresFunction(torch.autograd.Function):

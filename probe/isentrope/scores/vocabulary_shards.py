@@ -98,7 +98,10 @@ def merge(
     if len(rows) > 1:
         raise InputError(f"Shards must be of the same tokens, got shards of {sorted(rows)} tokens.")
     merged = moments.merge(shards)
-    whole = merged if group is None else _merged_over(group, merged)
+    if group is None:
+        whole = merged
+    else:
+        whole = _merged_over(group, merged)
     scores = build_token_scores(finish(whole), whole.total.shape, torch.float64)
     return replace(
         scores, temperature=temperature.detach() if isinstance(temperature, Tensor) else temperature

@@ -189,7 +189,10 @@ class AlertWatch:
         """Whether the active control does harm; the cure is the control before it."""
         if not self.course.steps:
             return None
-        version, control = (0, None) if active is None else (active.version, active.control)
+        if active is None:
+            version, control = (0, None)
+        else:
+            version, control = (active.version, active.control)
         finding = self._guard.step(version, control, reward, self.course)
         if finding is None:
             return None
@@ -292,9 +295,10 @@ class AlertWatch:
             if is_learning(self.course.share_lost or 0.0, self._guard.newest_rewards):
                 found = None
             message, evidence = self._course_in_words(target)
-            control = (
-                None if found is None else replace(found.control, reason=f"Suggested: {message}")
-            )
+            if found is None:
+                control = None
+            else:
+                control = replace(found.control, reason=f"Suggested: {message}")
             alerts.append(
                 Alert(
                     kind=kind,
@@ -344,15 +348,19 @@ class AlertWatch:
         course, early = self.course, self.course.early.level
         assert early is not None, "nothing is raised before the early level is known"
         now = course.entropy
-        base, named = (
-            (early, "its early level") if target is None else (target, "the level to hold")
-        )
+        if target is None:
+            base, named = (early, "its early level")
+        else:
+            base, named = (target, "the level to hold")
         message = (
             f"The entropy is {percent(abs(1 - now / base))} {'below' if now < base else 'above'}"
             f" {named}: {now:.3g} instead of {base:.3g} nats."
         )
         evidence = {"entropy": now, "share_lost": 1 - now / early, "early_entropy": early}
-        evidence |= {} if target is None else {"target_entropy": target}
+        if target is None:
+            evidence |= {}
+        else:
+            evidence |= {"target_entropy": target}
         # What a hold will do is not in the course yet; the diagnosis says where it goes.
         forecast = course.forecast() if target is None else None
         if forecast is not None:
@@ -363,8 +371,13 @@ class AlertWatch:
 
     def _lasting(self, kind: str, finding: Alert | None, steps: int = PERSISTENCE) -> Alert | None:
         """The finding, once its condition has held for so many steps in a row."""
-        self._held[kind] = 0 if finding is None else self._held.get(kind, 0) + 1
-        return finding if self._held[kind] >= steps else None
+        if finding is None:
+            self._held[kind] = 0
+        else:
+            self._held[kind] = self._held.get(kind, 0) + 1
+        if self._held[kind] >= steps:
+            return finding
+        return None
 
     def _self_check(self, scalars: Mapping[str, float], cause: str) -> Alert | None:
         """The mean of r S_c is 0 where tokens were drawn as given, until they have been trained on.
@@ -426,7 +439,9 @@ def alert_of(kind: str, finding: Finding, since: int) -> Alert:
 
 def _cause(steps: Mapping[int, Mapping[str, float]], direction: int) -> AlertCause | None:
     found = cause_of(steps, direction)
-    return None if found is None else part_of(AlertCause, found, changes=mean_parts(steps))
+    if found is None:
+        return None
+    return part_of(AlertCause, found, changes=mean_parts(steps))
 
 
 def _alert(kind: str, level: AlertLevel, message: str, **evidence: float) -> Alert:
@@ -474,7 +489,9 @@ class GradientFault:
 
     def merge(self, other: GradientFault) -> GradientFault:
         """The first of two ranks' that has one."""
-        return self if self.micro_batch else other
+        if self.micro_batch:
+            return self
+        return other
 
 
 def gradient_alert(fault: GradientFault, tokens: float) -> Alert | None:

@@ -99,7 +99,9 @@ class PredictionInterval:
     def coverage(self) -> float | None:
         """Share of the observations inside their interval, the recent ones counting most; None
         before the first."""
-        return self._inside / self._judged if self._judged else None
+        if self._judged:
+            return self._inside / self._judged
+        return None
 
     def _own_share(self) -> float:
         """What the noise of the measurement leaves of the squared residuals, over more steps than
@@ -246,7 +248,9 @@ class Momentum:
         if not self.buffer or self.beta == 0:
             return 1.0
         buffered = (1 - self.dampening) / (1 - min(self.beta, 0.9999))
-        return 1 + self.beta * buffered if self.nesterov else buffered
+        if self.nesterov:
+            return 1 + self.beta * buffered
+        return buffered
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +324,10 @@ class Bend:
 
         An update much smaller than its neighbours bends less. And where the entropy fell ever
         faster, as in the first steps of a run, it soon does no more."""
-        share = (coupled.age + 0.5) * self.nats / coupled.change if coupled.change else 0.0
+        if coupled.change:
+            share = (coupled.age + 0.5) * self.nats / coupled.change
+        else:
+            share = 0.0
         return coupled.change * (1 + min(max(share, -0.5), 0.0))
 
     def learn(self, coupled: CoupledProduct, came: float) -> None:
@@ -425,13 +432,22 @@ class Calibration:
         product = self._product(coupled, is_part)
         if product is not None:
             predicted = product * self._coupled_factor(is_part)
-        half_width = None if predicted is None else self._interval.half_width()
+        if predicted is None:
+            half_width = None
+        else:
+            half_width = self._interval.half_width()
         if observed_change is not None and self._is_measurement(observed_change):
             came, noise = observed_change, 0.0
-            judge = None if unseen is None or product is None else unseen.judge
+            if unseen is None or product is None:
+                judge = None
+            else:
+                judge = unseen.judge
             if judge is not None and self._is_measurement(judge.mean):
                 came, noise = judge.mean, judge.error
-            beside = math.nan if product is None or predicted is None else came - predicted
+            if product is None or predicted is None:
+                beside = math.nan
+            else:
+                beside = came - predicted
             self._observe(regressor, observed_change, predicted, half_width, beside, noise)
             if product is not None:
                 keep = 0.5 ** (1 / HALF_LIFE)
@@ -449,7 +465,9 @@ class Calibration:
         """In nats, before the level; None: there is none."""
         if coupled is None or not math.isfinite(coupled.change):
             return None
-        return coupled.change if is_part else self._bend.correct(coupled)
+        if is_part:
+            return coupled.change
+        return self._bend.correct(coupled)
 
     def _coupled_factor(self, is_part: bool) -> float:
         if not is_part:
@@ -508,7 +526,10 @@ class Calibration:
         factor = self._factor() or 0.0
         self._interval.forget()
         for regressor, observed, beside, noise, _ in steps:
-            residual = observed - factor * regressor if math.isnan(beside) else beside
+            if math.isnan(beside):
+                residual = observed - factor * regressor
+            else:
+                residual = beside
             self._interval.add(residual, noise)
         steps.clear()
 
@@ -520,12 +541,19 @@ class Calibration:
             self._moved_weight = beta * self._moved_weight + (1 - beta)
             return self._moved / self._moved_weight
         first = self._moved_weight == 0 or beta == 0
-        self._moved = unit if first else beta * self._moved + (1 - momentum.dampening) * unit
+        if first:
+            self._moved = unit
+        else:
+            self._moved = beta * self._moved + (1 - momentum.dampening) * unit
         self._moved_weight = 1.0
-        return unit + beta * self._moved if momentum.nesterov else self._moved
+        if momentum.nesterov:
+            return unit + beta * self._moved
+        return self._moved
 
     def _factor(self) -> float | None:
-        return self._xy / self._xx if self._observations >= WARM_UP and self._xx > 0 else None
+        if self._observations >= WARM_UP and self._xx > 0:
+            return self._xy / self._xx
+        return None
 
     def _factor_error(self, factor: float) -> float:
         """Standard error of the factor, from what the regression leaves over."""

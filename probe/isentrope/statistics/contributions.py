@@ -192,11 +192,10 @@ def _gathered(tokens: StepTokens, chosen: Int[Tensor, " chosen"]) -> dict[str, T
     if tokens.factors is not None:
         code.add_(~tokens.kept.index_select(0, chosen), alpha=2)
     influences = tokens.influences("gated")
-    influence = (
-        zeros(len(chosen), code.device)
-        if influences is None
-        else influences.index_select(0, chosen)
-    )
+    if influences is None:
+        influence = zeros(len(chosen), code.device)
+    else:
+        influence = influences.index_select(0, chosen)
     return found | {"code": code, "influence": influence}
 
 
@@ -207,7 +206,9 @@ def _steps(device: torch.device) -> Tensor:
 
 
 def _or_unknown(token_ids: Tensor | None, mask: Tensor) -> Tensor:
-    return torch.full_like(mask, -1, dtype=torch.int64) if token_ids is None else token_ids.long()
+    if token_ids is None:
+        return torch.full_like(mask, -1, dtype=torch.int64)
+    return token_ids.long()
 
 
 class _Block(NamedTuple):
@@ -224,7 +225,9 @@ class _Block(NamedTuple):
     @property
     def tokens(self) -> int:
         """Of all its rows."""
-        return self.rows * self.width if self.packing is None else self.packing.count
+        if self.packing is None:
+            return self.rows * self.width
+        return self.packing.count
 
     def table(self, device: torch.device) -> Int[Tensor, "3 rows"]:
         """Where each row begins in the block, its width and its number."""

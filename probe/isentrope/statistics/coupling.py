@@ -209,18 +209,18 @@ class EntropyGradient:
                 ) is None:
                     return total.fill_(torch.nan)
                 kept, step = momentum
-                rate = (
-                    group["lr"] * group["weight_decay"]
-                    if group.get("decoupled_weight_decay")
-                    else 0.0
-                )
+                if group.get("decoupled_weight_decay"):
+                    rate = group["lr"] * group["weight_decay"]
+                else:
+                    rate = 0.0
                 flat = [
                     _local(values).reshape(-1).split(_PIECE) for values in (weight, gradient, *kept)
                 ]
                 for theta, h, *numbers in zip(*flat, strict=True):
-                    by_momentum = (
-                        torch.dot(h, step(*numbers).to(h.dtype)) if numbers else h.new_zeros(())
-                    )
+                    if numbers:
+                        by_momentum = torch.dot(h, step(*numbers).to(h.dtype))
+                    else:
+                        by_momentum = h.new_zeros(())
                     parts = torch.stack(
                         [by_momentum.double(), -rate * torch.dot(h, theta.to(h.dtype)).double()]
                     )
@@ -428,7 +428,9 @@ class UnseenTokens:
 def _is_among(ids: Tensor | None, others: Sequence[Tensor], device: torch.device) -> Tensor:
     """bool [], on the device: nothing waits for it."""
     equal = [_are_equal(ids, other) for other in others]
-    return torch.stack(equal).any() if equal else torch.zeros((), dtype=torch.bool, device=device)
+    if equal:
+        return torch.stack(equal).any()
+    return torch.zeros((), dtype=torch.bool, device=device)
 
 
 def _are_equal(ids: Tensor | None, before: Tensor) -> Tensor:

@@ -210,11 +210,9 @@ class Group(NamedTuple):
         # Ten of thirty are a third, whatever their quotient in floating point.
         if share <= HARD_UP_TO + 1e-9:
             return metrics.COVARIANCE_GROUP_HARD
-        return (
-            metrics.COVARIANCE_GROUP_EASY
-            if share >= EASY_FROM - 1e-9
-            else metrics.COVARIANCE_GROUP_MIDDLE
-        )
+        if share >= EASY_FROM - 1e-9:
+            return metrics.COVARIANCE_GROUP_EASY
+        return metrics.COVARIANCE_GROUP_MIDDLE
 
 
 _FIELDS = 1 + len(Group._fields)
@@ -232,7 +230,10 @@ class Groups(NamedTuple):
         merged = dict(self.of_id)
         for group_id, group in other.of_id.items():
             known = merged.get(group_id)
-            merged[group_id] = group if known is None else Group(*map(add, known, group))
+            if known is None:
+                merged[group_id] = group
+            else:
+                merged[group_id] = Group(*map(add, known, group))
         return Groups(merged, min(self.highest, other.highest))
 
     @property

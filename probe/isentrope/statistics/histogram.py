@@ -35,7 +35,9 @@ class Histogram:
 
     @property
     def low(self) -> float:
-        return -self.high if self.symmetric else 0.0
+        if self.symmetric:
+            return -self.high
+        return 0.0
 
     def widen(self, exponent: int) -> Histogram:
         """The same values in bins 2^n times as wide: neighbours are added, nothing is
@@ -44,11 +46,10 @@ class Histogram:
         for _ in range(exponent - self.exponent):
             pairs = [counts[i] + counts[i + 1] for i in range(0, BINS, 2)]
             padding = [0] * (BINS // 4)
-            counts = (
-                tuple(padding + pairs + padding)
-                if self.symmetric
-                else tuple(pairs + padding + padding)
-            )
+            if self.symmetric:
+                counts = tuple(padding + pairs + padding)
+            else:
+                counts = tuple(pairs + padding + padding)
         return Histogram(self.symmetric, max(exponent, self.exponent), counts)
 
     def merge(self, other: Histogram) -> Histogram:

@@ -66,7 +66,9 @@ class RatioSums:
     def merge(self, other: RatioSums) -> RatioSums:
         """Those of both; one without ratios counts for nothing."""
         if not self.count or not other.count:
-            return self if self.count else other
+            if self.count:
+                return self
+            return other
         return RatioSums(
             self.count + other.count,
             _log_of_sum(self.log_sum, other.log_sum),
@@ -219,7 +221,9 @@ REFERENCE = mean_of(_reference_kl, lambda kl: _finite({metrics.KL_REFERENCE: kl}
 
 def _largest_difference(tokens: StepTokens) -> Tensor:
     found = tokens.differences("sampler")
-    return tokens.none if found is None else found[0].abs().max()
+    if found is None:
+        return tokens.none
+    return found[0].abs().max()
 
 
 LARGEST_DIFFERENCE = largest(
@@ -300,11 +304,9 @@ def _clipped(tokens: StepTokens) -> list[Tensor]:
 
 
 def _clip_fractions(tokens: float, low: float, high: float) -> Metrics:
-    return (
-        {metrics.RATIO_CLIPPED_LOW: low / tokens, metrics.RATIO_CLIPPED_HIGH: high / tokens}
-        if tokens
-        else {}
-    )
+    if tokens:
+        return {metrics.RATIO_CLIPPED_LOW: low / tokens, metrics.RATIO_CLIPPED_HIGH: high / tokens}
+    return {}
 
 
 CLIPPED = totals(
@@ -354,11 +356,10 @@ class Evidence(NamedTuple):
 
 def _evidence(tokens: StepTokens) -> list[Tensor]:
     gradient = tokens.gradient("gated")
-    outside = (
-        tokens.none
-        if gradient is None
-        else (finite(gradient) & (gradient != 0) & ~tokens.mask).sum(dtype=torch.float64)
-    )
+    if gradient is None:
+        outside = tokens.none
+    else:
+        outside = (finite(gradient) & (gradient != 0) & ~tokens.mask).sum(dtype=torch.float64)
     found = tokens.differences("sampler")
     if found is None:
         return [*[tokens.none] * 4, outside]

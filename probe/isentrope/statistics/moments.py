@@ -46,16 +46,16 @@ class Moments:
     @property
     def standard_deviation(self) -> float:
         """Population standard deviation; NaN when empty."""
-        return math.sqrt(self.sum_squares / self.count) if self.count else math.nan
+        if self.count:
+            return math.sqrt(self.sum_squares / self.count)
+        return math.nan
 
     @property
     def standard_error(self) -> float:
         """Standard error of the mean; NaN with fewer than two values."""
-        return (
-            math.sqrt(self.sum_squares / (self.count - 1) / self.count)
-            if self.count > 1
-            else math.nan
-        )
+        if self.count > 1:
+            return math.sqrt(self.sum_squares / (self.count - 1) / self.count)
+        return math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,9 @@ class Covariance:
     @property
     def value(self) -> float:
         """Population covariance; NaN when empty."""
-        return self.sum_products / self.count if self.count else math.nan
+        if self.count:
+            return self.sum_products / self.count
+        return math.nan
 
 
 def device_moments(
@@ -103,11 +105,9 @@ def device_constant(numbers: Sequence[float], device: torch.device) -> Float64[T
     Call it once for a constant and keep the result.
     """
     numbers_here = torch.tensor(numbers, dtype=torch.float64)
-    return (
-        numbers_here.pin_memory().to(device, non_blocking=True)
-        if device.type == "cuda"
-        else numbers_here.to(device)
-    )
+    if device.type == "cuda":
+        return numbers_here.pin_memory().to(device, non_blocking=True)
+    return numbers_here.to(device)
 
 
 @lru_cache(256)
@@ -129,9 +129,9 @@ def finite(values: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
 
 def flat(parts: Sequence[Shaped[Tensor, ...]]) -> Shaped[Tensor, " all"]:
     """One vector in the order of the parts; a view of the only one."""
-    return (
-        parts[0].reshape(-1) if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
-    )
+    if len(parts) == 1:
+        return parts[0].reshape(-1)
+    return torch.cat([part.reshape(-1) for part in parts])
 
 
 THRESHOLD_SUMS = 6

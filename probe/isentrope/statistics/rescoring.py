@@ -67,7 +67,10 @@ class Rescoring:
         `stopwatch` has the probe's own time, which a forward pass of the model is not; `warn` logs
         a message once, by what it is about."""
         self._coupling, self._guard, self._stopwatch, self._warn = coupling, guard, stopwatch, warn
-        self._influence = None if coupling is None else TokenInfluence(coupling, influence_every)
+        if coupling is None:
+            self._influence = None
+        else:
+            self._influence = TokenInfluence(coupling, influence_every)
         self._unseen = UnseenTokens()
         self.seconds = 0.0
         """That scoring again took, until someone sets it back."""
@@ -83,12 +86,14 @@ class Rescoring:
         coupled = self._coupled(lambda coupling: coupling.change(optimizer))
         has_rescore = rescore is not None or any(batch.rescore is not None for batch in batches)
         slopes = self._slopes(rescore, batches)
-        after = (
-            self._own_tokens(rescore, batches, takes_gradient=unseen is None)
-            if has_rescore
-            else None
-        )
-        change = None if unseen is None else self._unseen_change(unseen)
+        if has_rescore:
+            after = self._own_tokens(rescore, batches, takes_gradient=unseen is None)
+        else:
+            after = None
+        if unseen is None:
+            change = None
+        else:
+            change = self._unseen_change(unseen)
         self._coupled(lambda coupling: coupling.look_ahead())
         return AfterUpdate(after, change, coupled, slopes)
 
@@ -154,7 +159,9 @@ class Rescoring:
 
     def _due(self) -> EntropyGradient | None:
         """What takes a gradient in this step, if anything does."""
-        return self._coupling if self._coupling is not None and self._coupling.is_due else None
+        if self._coupling is not None and self._coupling.is_due:
+            return self._coupling
+        return None
 
     def _coupled(self, work: Callable[[EntropyGradient], T]) -> T | None:
         """Do a part of the coupled prediction; what can't be done ends it, and the theory's
@@ -188,7 +195,10 @@ class Rescoring:
 def observing() -> Iterator[None]:
     """Score inside without gradient; the state of the random generators is restored, so that
     observing does not change the run."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    if torch.cuda.is_initialized():
+        devices = [torch.cuda.current_device()]
+    else:
+        devices = []
     with torch.no_grad(), torch.random.fork_rng(devices=devices):
         yield
 
@@ -225,7 +235,10 @@ def scored_again(
             # One micro-batch: the others' activations are not kept beside its own.
             with recorded() if batch.rescore and not any(rescored) else nullcontext():
                 rescored.append(batch.rescore and batch.rescore())
-    parts = [rescored] if isinstance(rescored, TokenScores) else rescored
+    if isinstance(rescored, TokenScores):
+        parts = [rescored]
+    else:
+        parts = rescored
     if not batches:
         return parts or ()
     if not isinstance(parts, Sequence) or not all(

@@ -87,7 +87,9 @@ def reward_parts(batches: Sequence[TokenBatch]) -> tuple[str, ...]:
         for batch in batches
         if batch.mask.numel()
     ]
-    return tuple(sorted(set.intersection(*names)))[:REWARD_PARTS] if names else ()
+    if names:
+        return tuple(sorted(set.intersection(*names)))[:REWARD_PARTS]
+    return ()
 
 
 def prompt_ends(ids: Int[Tensor, "batch tokens"]) -> Int32[Tensor, "batch numbers"]:
@@ -159,7 +161,10 @@ def completions_of(
                 " Move one to the other."
             )
         if is_reward or texts:
-            kept[name] = prompt_ends(given) if name == PROMPT_IDS else given.detach().clone()
+            if name == PROMPT_IDS:
+                kept[name] = prompt_ends(given)
+            else:
+                kept[name] = given.detach().clone()
     return kept
 
 
@@ -271,7 +276,10 @@ def _sample_metrics(sums: SampleSums, step: StepSums) -> Metrics:
         variance = sums.reward_square / sums.rewarded - mean * mean
         found[metrics.REWARD_MEAN] = mean
         # NaN stays NaN.
-        found[metrics.REWARD_STD] = math.sqrt(variance) if not variance < 0 else 0.0
+        if not variance < 0:
+            found[metrics.REWARD_STD] = math.sqrt(variance)
+        else:
+            found[metrics.REWARD_STD] = 0.0
     if sums.known:
         found[metrics.COMPLETION_TRUNCATED] = sums.truncated / sums.known
     return found

@@ -110,12 +110,16 @@ class UnseenChange(NamedTuple):
 
 
 def _mean_change(total: float, tokens: float, square: float) -> MeanChange | None:
-    return MeanChange(total / tokens, math.sqrt(square) / tokens) if tokens else None
+    if tokens:
+        return MeanChange(total / tokens, math.sqrt(square) / tokens)
+    return None
 
 
 def _unseen_change(*numbers: float) -> UnseenChange | None:
     judge = _mean_change(*numbers[:3])
-    return None if judge is None else UnseenChange(judge, _mean_change(*numbers[3:]))
+    if judge is None:
+        return None
+    return UnseenChange(judge, _mean_change(*numbers[3:]))
 
 
 def _unseen_metrics(change: UnseenChange | None, step: StepSums) -> Metrics:
@@ -480,7 +484,9 @@ _OF_AN_INTERVENTION = (metrics.CHANGE_BY_INTERVENTION, metrics.CLIP_CANDIDATE_FR
 
 def unit_prediction(step: StepSums) -> float | None:
     """-mean(u S_c) over the step's tokens, None where it is not known: arXiv:2602.03392, Cor. 4."""
-    return step.change(sum(step[SIGNS].changes)) if step.tokens and step.basis is not None else None
+    if step.tokens and step.basis is not None:
+        return step.change(sum(step[SIGNS].changes))
+    return None
 
 
 def step_metrics(step: StepSums, *, intervening: bool = False) -> dict[str, float]:
@@ -490,11 +496,9 @@ def step_metrics(step: StepSums, *, intervening: bool = False) -> dict[str, floa
         none = {metrics.TOKEN_COUNT: 0.0, metrics.TOKEN_NOT_FINITE: float(step[NOT_FINITE])}
         return none | not_finite_gradients(step[NOT_FINITE_GRADIENTS])
     found = {metrics.TOKEN_COUNT: float(step.tokens)} | step.metrics()
-    return (
-        found
-        if intervening
-        else {name: found[name] for name in found if name not in _OF_AN_INTERVENTION}
-    )
+    if intervening:
+        return found
+    return {name: found[name] for name in found if name not in _OF_AN_INTERVENTION}
 
 
 def calibration_scalars(prediction: CalibratedPrediction) -> dict[str, float]:

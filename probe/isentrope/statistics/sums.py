@@ -82,13 +82,17 @@ class StepSums:
         read = self[READ]
         if not read:
             return ADVANTAGES
-        return LOSS_GRADIENT if read == self.tokens else None
+        if read == self.tokens:
+            return LOSS_GRADIENT
+        return None
 
     @property
     def scale(self) -> float:
         """Factor that makes a token's change its part of a mean over tokens: a gradient carries the
         loss's own mean."""
-        return self.tokens / self._ranks if self.basis == LOSS_GRADIENT else 1.0
+        if self.basis == LOSS_GRADIENT:
+            return self.tokens / self._ranks
+        return 1.0
 
     def change(self, total: float) -> float:
         """The mean change that a sum over tokens stands for, in nats per unit of gain."""
@@ -144,7 +148,10 @@ class Layout:
         else:
             for one in self.sums:
                 measured = one.measure(tokens)
-                parts += [measured] if isinstance(measured, Tensor) else measured
+                if isinstance(measured, Tensor):
+                    parts += [measured]
+                else:
+                    parts += measured
         vector = torch.hstack(parts)
         assert len(vector) == self.size, "a sum measures as many numbers as it declares"
         return vector
@@ -275,7 +282,9 @@ READ = count(lambda tokens: tokens.count if tokens.basis == LOSS_GRADIENT else t
 
 def not_finite_gradients(tokens: int) -> dict[str, float]:
     """The metric of so many tokens; none without one."""
-    return {TOKEN_GRADIENT_NOT_FINITE: float(tokens)} if tokens else {}
+    if tokens:
+        return {TOKEN_GRADIENT_NOT_FINITE: float(tokens)}
+    return {}
 
 
 NOT_FINITE_GRADIENTS = count(

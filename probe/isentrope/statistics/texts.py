@@ -129,7 +129,10 @@ class TokenTexts:
             zip(token_ids, texts, strict=True), lambda one: _NO_CHARACTER in one[1]
         ):
             ids, own = zip(*run, strict=True)
-            found += self._decode_in_context(ids) if is_part else own
+            if is_part:
+                found += self._decode_in_context(ids)
+            else:
+                found += own
         return found
 
     def _decode_in_context(self, token_ids: Sequence[int]) -> list[str]:
@@ -181,7 +184,9 @@ def add_texts(
 
     def text(token_id: int | None) -> str | None:
         found = None if token_id is None else texts(token_id)
-        return None if found is None else _cut(found)
+        if found is None:
+            return None
+        return _cut(found)
 
     return tuple(
         replace(token, contribution=scale * token.contribution, text=text(token.token_id))
@@ -210,11 +215,9 @@ def _prompt(row: Row, texts: TokenTexts) -> str | None:
         return None
     whole = "".join(running).encode(errors="replace")
     text = whole[-PROMPT_TEXT_BYTES:].decode(errors="ignore")
-    return (
-        f"… {text}"
-        if row.sample.prompt_tokens > len(ids) or len(whole) > PROMPT_TEXT_BYTES
-        else text
-    )
+    if row.sample.prompt_tokens > len(ids) or len(whole) > PROMPT_TEXT_BYTES:
+        return f"… {text}"
+    return text
 
 
 def _rollout(
@@ -273,4 +276,6 @@ def _rollout(
 def _cut(text: str) -> str:
     text = text[:TEXT_CHARACTERS]
     # Half a character can't be written to the spool.
-    return text if text.isascii() else text.encode(errors="replace").decode()
+    if text.isascii():
+        return text
+    return text.encode(errors="replace").decode()

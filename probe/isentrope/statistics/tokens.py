@@ -93,7 +93,9 @@ class TokenBatch:
     @property
     def keep_mask(self) -> Bool[Tensor, "*tokens"]:
         """True where the token's gradient takes part, with any weight."""
-        return self.mask if self.gradient_factors is None else self.gradient_factors != 0
+        if self.gradient_factors is None:
+            return self.mask
+        return self.gradient_factors != 0
 
     @property
     def has_sequences(self) -> bool:
@@ -304,7 +306,10 @@ class StepTokens:
         if has_ratios:
             # The second is multiplied by S_c below.
             rows += [flat(passed).double()] * 2
-        self._layout = WITH_RATIOS if has_ratios else WITHOUT_RATIOS
+        if has_ratios:
+            self._layout = WITH_RATIOS
+        else:
+            self._layout = WITHOUT_RATIOS
         # Those to be filled in are overwritten below; until then they are the mask in float64.
         values = torch.stack([*rows, *[mask] * len(RowLayout.filled_in)])
         self.mask = mask
@@ -319,7 +324,10 @@ class StepTokens:
         an intervention."""
         if has_ratios:
             self["r S_c"].mul_(self["S_c"])
-        self.basis = LOSS_GRADIENT if any(batch.gradient for batch in batches) else ADVANTAGES
+        if any(batch.gradient for batch in batches):
+            self.basis = LOSS_GRADIENT
+        else:
+            self.basis = ADVANTAGES
         self._fill_strengths()
         sums = values.sum(1)
         self._totals = sums.unbind()
@@ -402,13 +410,17 @@ class StepTokens:
         read = [self.gradient(name) for name in WATCHED]
         # One sum of all: NaN stays NaN, and of an infinity NaN or the infinity is left.
         known = [gradient for gradient in read if gradient is not None]
-        return ~finite(torch.stack(known).sum(0)) if known else None
+        if known:
+            return ~finite(torch.stack(known).sum(0))
+        return None
 
     @cached_property
     def gradient_not_finite(self) -> Float64[Tensor, ""]:
         """How many tokens have a gradient that is not finite, those of padding included."""
         bad = self.bad_gradients
-        return self.none if bad is None else bad.sum(dtype=torch.float64)
+        if bad is None:
+            return self.none
+        return bad.sum(dtype=torch.float64)
 
     def finite_gradient(self, name: str) -> Float64[Tensor, " tokens"] | None:
         """The same without the loss's scale, where a token counts and the gradient is finite; else
@@ -427,7 +439,9 @@ class StepTokens:
         numbers = {one for one in temperatures if not isinstance(one, Tensor)}
         if len(numbers) == 1 and not any(isinstance(one, Tensor) for one in temperatures):
             (number,) = numbers
-            return None if number == 1 else 1 / number**2
+            if number == 1:
+                return None
+            return 1 / number**2
         shapes = [batch.mask.shape for batch in self.batches]
         spread = [
             (
@@ -457,15 +471,15 @@ class StepTokens:
         """g_KL S_c / T^2: what the KL term takes, before an intervention; None where the loop did
         not give it apart."""
         gradient = self.finite_gradient("kl_penalty")
-        return (
-            None
-            if gradient is None
-            else self._divide_by_squared_temperatures(gradient.neg_().mul_(self["S_c"]))
-        )
+        if gradient is None:
+            return None
+        return self._divide_by_squared_temperatures(gradient.neg_().mul_(self["S_c"]))
 
     def _divide_by_squared_temperatures(self, effects: Tensor) -> Tensor:
         scale = self.inverse_squared_temperatures
-        return effects if scale is None else effects.mul_(scale)
+        if scale is None:
+            return effects
+        return effects.mul_(scale)
 
     def influences(self, name: str) -> Float64[Tensor, " tokens"] | None:
         """g_t <grad log p_t, P h>, and what an entropy bonus adds, in nats on this rank; None: not
@@ -474,7 +488,8 @@ class StepTokens:
             return None
         found = -gradient * flat(self.slopes.logprobs)
         bonus = self.finite_gradient("entropies")
-        found = found if bonus is None else found - bonus * flat(self.slopes.entropies)
+        if bonus is not None:
+            found = found - bonus * flat(self.slopes.entropies)
         return torch.where(self.valid, found, 0.0)
 
     @property
@@ -494,7 +509,9 @@ class StepTokens:
                 effects = torch.where(self.kept, effects * self.factors, 0.0)
             else:
                 effects = self._divide_by_squared_temperatures(behind.neg_().mul_(self["S_c"]))
-        return effects if self.bonus_effects is None else effects + self.bonus_effects
+        if self.bonus_effects is None:
+            return effects
+        return effects + self.bonus_effects
 
     def __contains__(self, name: str) -> bool:
         return name in self._layout.place

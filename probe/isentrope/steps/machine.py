@@ -21,7 +21,9 @@ _STATM = Path("/proc/self/statm")
 def current_device() -> int | None:
     """The CUDA or ROCm device of the calling thread; None before the first use of one, which this
     is not."""
-    return torch.cuda.current_device() if torch.cuda.is_initialized() else None
+    if torch.cuda.is_initialized():
+        return torch.cuda.current_device()
+    return None
 
 
 class Machine:

@@ -56,7 +56,10 @@ class OpenStep:
             control.decide(start.requested, now=start.now, bypassed=self.bypassed)
         active = control.active
         if active is not self._begun_under or active.control.hold is not None:
-            action = hold.decide(active) if ranks.alone else start.action
+            if ranks.alone:
+                action = hold.decide(active)
+            else:
+                action = start.action
             hold.begin_step(active, action)
             self._begun_under = active
 

@@ -195,14 +195,22 @@ class ReportBuilder:
                 labels=_dropped_label(dropped),
             )
 
-        return build if kept else None
+        if kept:
+            return build
+        return None
 
     def _build(
         self, closed: ClosedStep, recorded_at: float, device: int | None
     ) -> reports.StepReport:
         logged, dropped = self._apply_limits(closed.logged)
-        together = None if closed.measured is None else self._together(closed.measured)
-        tokens = 0 if together is None or together.sums is None else together.sums.tokens
+        if closed.measured is None:
+            together = None
+        else:
+            together = self._together(closed.measured)
+        if together is None or together.sums is None:
+            tokens = 0
+        else:
+            tokens = together.sums.tokens
         outcomes = self._acknowledgement.take(closed.outcomes, _passage(closed, together))
         machine = self._machine.scalars(closed.step, recorded_at, tokens, device)
         if not logged.keys().isdisjoint(metrics.TIME_STEP_SECONDS.names):
@@ -277,7 +285,10 @@ class ReportBuilder:
         if sums.tokens and sums.basis is not None:
             found = sums[CONTRIBUTIONS]
             adds_up = metrics.INFLUENCES.values() & measured.keys()
-            influence = _clip_factor(closed) * sums.change(1.0) if adds_up else None
+            if adds_up:
+                influence = _clip_factor(closed) * sums.change(1.0)
+            else:
+                influence = None
             texts = self._texts.make(
                 lambda: (
                     add_texts(found.tokens, sums.scale, self._texts),
@@ -293,14 +304,21 @@ class ReportBuilder:
                 report, what_if=sums[WHAT_IF].scaled(sums.scale), tokens=texts[0], rollouts=texts[1]
             )
             cause = likely_cause(sums, learnt=has_learnt(measured))
-            basis = (
-                sums.basis if sums[of_step.COUPLED_PREDICTION] is None else reports.ENTROPY_GRADIENT
-            )
+            if sums[of_step.COUPLED_PREDICTION] is None:
+                basis = sums.basis
+            else:
+                basis = reports.ENTROPY_GRADIENT
             labels |= {reports.PREDICTION_BASIS: basis, "what_if/source": closed.what_if_source}
-            labels |= {reports.LIKELY_CAUSE: cause} if cause else {}
+            if cause:
+                labels |= {reports.LIKELY_CAUSE: cause}
+            else:
+                labels |= {}
         if sums.tokens:
             dead = dead_knobs(closed.control, _evidence(sums, closed.control, report.what_if))
-            labels |= {"control/dead": " ".join(dead)} if dead else {}
+            if dead:
+                labels |= {"control/dead": " ".join(dead)}
+            else:
+                labels |= {}
         return replace(
             report,
             scalars=measured | dict(report.scalars),
@@ -342,7 +360,10 @@ class ReportBuilder:
                 scalars |= parts
         unit = of_step.unit_prediction(sums)
         if unit is not None:
-            rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
+            if closed.learning_rate is None:
+                rate = 1.0
+            else:
+                rate = float(closed.learning_rate)
             unseen = sums[of_step.UNSEEN_CHANGE]
             observed = scalars.get(metrics.ENTROPY_OBSERVED_CHANGE)
             if closed.has_unseen:
@@ -384,11 +405,10 @@ class ReportBuilder:
     def _log_alerts(self, report: reports.StepReport) -> None:
         """One line for each: who trains in a terminal sees no page."""
         for alert in report.alerts:
-            cure = (
-                ""
-                if alert.suggestion is None
-                else f" Suggested: {_name_control(alert.suggestion)}."
-            )
+            if alert.suggestion is None:
+                cure = ""
+            else:
+                cure = f" Suggested: {_name_control(alert.suggestion)}."
             where = f" {self._page}" if self._page else ""
             level = alert.level.capitalize()
             logger.warning(
@@ -439,7 +459,9 @@ def _name_control(control: Control) -> str:
 
 
 def _clip_factor(closed: ClosedStep) -> float:
-    return 1.0 if closed.clip_factor is None else float(closed.clip_factor)
+    if closed.clip_factor is None:
+        return 1.0
+    return float(closed.clip_factor)
 
 
 def _dropped_label(dropped: Collection[str]) -> dict[str, str]:
@@ -467,7 +489,9 @@ def _sources(sums: StepSums) -> dict[str, str]:
         for source, calls in zip(THRESHOLD_SOURCES, sums[of_step.SOURCES], strict=True)
         if calls
     ]
-    return {"threshold/source": "+".join(names)} if names else {}
+    if names:
+        return {"threshold/source": "+".join(names)}
+    return {}
 
 
 def _evidence(sums: StepSums, control: Control, what_if: WhatIfSums | None) -> StepEvidence:

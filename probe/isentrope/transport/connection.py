@@ -135,7 +135,10 @@ class TelemetryConnection:
         self.note = reply.note
         if not reply.HasField("control"):
             return reply.acked_through, None
-        expires_at = asked_at + reply.expires_in if reply.HasField("expires_in") else None
+        if reply.HasField("expires_in"):
+            expires_at = asked_at + reply.expires_in
+        else:
+            expires_at = None
         return reply.acked_through, replace(decode_control(reply.control), expires_at=expires_at)
 
     def push(self, records: Sequence[Record]) -> tuple[int, list[Quarantined]]:
@@ -209,14 +212,16 @@ def _named(error: grpc.RpcError) -> ServerAway | ServerRefuses:
     refusals = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
     if code in refusals and is_answer_of_server(error):
         has_advice = "ISENTROPE_TOKEN" in details
-        remedy = (
-            "Then deliver with"
-            if has_advice
-            else "Set ISENTROPE_TOKEN to a token with scope ingest, then"
-        )
+        if has_advice:
+            remedy = "Then deliver with"
+        else:
+            remedy = "Set ISENTROPE_TOKEN to a token with scope ingest, then"
         return ServerRefuses(f"{sentence} {remedy} `isentrope sync`.")
     advice = advice_on(details)
-    sentence = f"{sentence.rstrip('.')}. {advice}" if advice else sentence
+    if advice:
+        sentence = f"{sentence.rstrip('.')}. {advice}"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return TooSlow(sentence)
-    return ServerRefuses(sentence) if code in _HOLD else ServerAway(sentence)
+    if code in _HOLD:
+        return ServerRefuses(sentence)
+    return ServerAway(sentence)

@@ -301,7 +301,10 @@ class Shipper:
                 error,
             )
         self._set_status(state, str(error))
-        backoff = self._refused if state is ShipperState.HOLDING else self._away
+        if state is ShipperState.HOLDING:
+            backoff = self._refused
+        else:
+            backoff = self._away
         end = time.monotonic() + backoff.next_pause_seconds()
         while time.monotonic() < end and not self._gave_up():
             time.sleep(self._settings.poll_seconds)
@@ -413,7 +416,9 @@ def main() -> int:
         return EXIT_NO_SPOOL
     if status is None:
         return EXIT_OTHER_SHIPPER
-    return EXIT_DELIVERED if status.state is ShipperState.DRAINED else EXIT_GAVE_UP
+    if status.state is ShipperState.DRAINED:
+        return EXIT_DELIVERED
+    return EXIT_GAVE_UP
 
 
 def _log_into(path: Path) -> None:

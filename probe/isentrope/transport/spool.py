@@ -194,7 +194,10 @@ class SpoolTransport:
         self._absent_since: float | None = None
         self._max_queued_messages = limits.max_queued_messages
         self._writer = SpoolWriter(folder.path, run, self._queue, limits)
-        self._tally = None if supervisor is None else supervisor.tally
+        if supervisor is None:
+            self._tally = None
+        else:
+            self._tally = supervisor.tally
         self._count_handed_over()
         self._control_file = ControlFile(folder.control)
         self._requested: ControlSnapshot | None = None
@@ -403,7 +406,10 @@ class SpoolTransport:
             )
         home = self.folder.home
         is_home_there = home is not None and home.is_dir()
-        patience_seconds = ABSENT_SECONDS if is_home_there else HOME_ABSENT_SECONDS
+        if is_home_there:
+            patience_seconds = ABSENT_SECONDS
+        else:
+            patience_seconds = HOME_ABSENT_SECONDS
         if self._closing.is_set() or now - self._absent_since >= patience_seconds:
             self.folder.restore(self._run, self._target, self._alive_lock)
         return False
@@ -460,9 +466,10 @@ class SpoolTransport:
             with self._end_lock:
                 self._end_written = True
                 is_whole = self._writer.spooled_through == self._writer.numbered_through
-                end = (
-                    SpoolEnd(self._writer.numbered_through) if is_whole else self._end_of_accepted()
-                )
+                if is_whole:
+                    end = SpoolEnd(self._writer.numbered_through)
+                else:
+                    end = self._end_of_accepted()
                 write_document(self.folder.end, end, lasting=True)
         except OSError as error:
             logger.warning(
@@ -490,7 +497,10 @@ class SpoolTransport:
 
     def _end_of_accepted(self) -> SpoolEnd:
         last = self._queue.newest_ready
-        last_payload = b"" if last is None else encode_payload(last())
+        if last is None:
+            last_payload = b""
+        else:
+            last_payload = encode_payload(last())
         return SpoolEnd(
             FIRST_SEQ + self._queue.accepted + self._queue.refused, OUT_OF_TIME, last_payload
         )
@@ -535,7 +545,10 @@ def open_transport(
             home,
             kind,
         )
-    supervisor = ShipperSupervisor(folder, home=home) if mode == "online" else None
+    if mode == "online":
+        supervisor = ShipperSupervisor(folder, home=home)
+    else:
+        supervisor = None
     try:
         return SpoolTransport(folder, run, supervisor, limits)
     except OSError:

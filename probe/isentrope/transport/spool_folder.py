@@ -178,11 +178,19 @@ class SpoolFolder:
     def _first_record(self) -> RunStarted | None:
         try:
             oldest = next(iter(list_segments(self.path)), None)
-            first = None if oldest is None else next(iter(read_segment(oldest).frames), None)
-            message = decode_payload(first.payload) if first is not None else None
+            if oldest is None:
+                first = None
+            else:
+                first = next(iter(read_segment(oldest).frames), None)
+            if first is not None:
+                message = decode_payload(first.payload)
+            else:
+                message = None
         except (OSError, CodecError):
             return None
-        return message if isinstance(message, RunStarted) else None
+        if isinstance(message, RunStarted):
+            return message
+        return None
 
     def grpc_target(self) -> str:
         """host:port the reports were meant for; of the default one, what is meant by default now,
@@ -213,7 +221,9 @@ class SpoolFolder:
     @property
     def home(self) -> Path | None:
         """The home that it lies in; None for a copy elsewhere."""
-        return self.path.parents[3] if self.path.parts[-4:-3] in ((SPOOLS,), (DELIVERED,)) else None
+        if self.path.parts[-4:-3] in ((SPOOLS,), (DELIVERED,)):
+            return self.path.parents[3]
+        return None
 
     @property
     def is_kept(self) -> bool:
@@ -307,7 +317,9 @@ def folder_name(identifier: str) -> str:
 
 def records_are(records: int) -> str:
     """`1 record is`, `2 records are`."""
-    return f"{records} record is" if records == 1 else f"{records} records are"
+    if records == 1:
+        return f"{records} record is"
+    return f"{records} records are"
 
 
 class ShipperState(StrEnum):

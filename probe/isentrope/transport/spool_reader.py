@@ -122,8 +122,13 @@ class SpoolReader:
             # How many records it held is not known; it was made for the one in its name.
             return self._missing_before(first_seq_of(newest) + 1, DAMAGED)
         # What is torn is one record: those behind it were never written.
-        last_whole = content.frames[-1].seq if content.frames else first_seq_of(newest) - 1
-        return self._missing_before(last_whole + 2, TORN) if content.tail_bytes else []
+        if content.frames:
+            last_whole = content.frames[-1].seq
+        else:
+            last_whole = first_seq_of(newest) - 1
+        if content.tail_bytes:
+            return self._missing_before(last_whole + 2, TORN)
+        return []
 
     @property
     def ends_torn(self) -> bool:
@@ -133,7 +138,9 @@ class SpoolReader:
 
     def _newest(self) -> tuple[Path | None, SegmentContent | None]:
         segments = list_segments(self._folder)
-        return (segments[-1], self._content_of(segments[-1])) if segments else (None, None)
+        if segments:
+            return (segments[-1], self._content_of(segments[-1]))
+        return (None, None)
 
     def _missing_until(self, end: SpoolEnd, reason: str) -> list[Record]:
         if not end.last_payload or self._next_seq > end.last_seq:
@@ -215,7 +222,9 @@ class SpoolReader:
         holding = [segment for segment in segments if first_seq_of(segment) <= self._next_seq]
         if holding:
             return holding[-1]
-        return segments[0] if segments else None
+        if segments:
+            return segments[0]
+        return None
 
     def _read(self, segment: Path) -> None:
         content = self._content_of(segment, self._offset)
@@ -251,7 +260,10 @@ class SpoolReader:
             return
         if frame.seq > self._next_seq:
             gap = _gap_in(frame)
-            first_covered = gap.first_seq if gap is not None else frame.seq
+            if gap is not None:
+                first_covered = gap.first_seq
+            else:
+                first_covered = frame.seq
             self._waiting.extend(self._missing_before(first_covered))
         self._waiting.append(
             Record(seq=frame.seq, payload=frame.payload, payload_hash=payload_hash(frame.payload))
@@ -284,4 +296,6 @@ def _gap_in(frame: Frame) -> Gap | None:
         message = decode_payload(frame.payload)
     except CodecError:
         return None
-    return message if isinstance(message, Gap) else None
+    if isinstance(message, Gap):
+        return message
+    return None

@@ -69,7 +69,10 @@ class MessageQueue:
             return False
         self._entries.append((self.refused, make))
         self.accepted += 1
-        self.newest_ready = make if isinstance(make, ReadyMessage) else None
+        if isinstance(make, ReadyMessage):
+            self.newest_ready = make
+        else:
+            self.newest_ready = None
         return True
 
     def take(self, max_messages: int) -> list[MakeMessage | Refused]:
@@ -257,7 +260,10 @@ class SpoolWriter:
             self._add(entry)
         except Exception:
             if self.numbered_through == before:
-                self._unnumbered += entry.count if isinstance(entry, Refused) else 1
+                if isinstance(entry, Refused):
+                    self._unnumbered += entry.count
+                else:
+                    self._unnumbered += 1
             raise
 
     def _add(self, entry: MakeMessage | Refused) -> None:
@@ -268,8 +274,14 @@ class SpoolWriter:
             message = entry()
             if isinstance(message, StepReport) and self._lost is not None:
                 message, self._lost = add_loss_alert(message, self._lost), None
-            report = message if isinstance(message, StepReport) else None
-            light = message if report is None else self._lightened(report)
+            if isinstance(message, StepReport):
+                report = message
+            else:
+                report = None
+            if report is None:
+                light = message
+            else:
+                light = self._lightened(report)
             payload = encode_payload(light)
         except Exception:  # noqa: BLE001  # the sender thread's guard: a report that fails must not end the sending
             self._lose_one(NOT_BUILT)
@@ -377,7 +389,10 @@ class SpoolWriter:
         )
 
     def _lightened(self, report: StepReport) -> StepReport:
-        light = lightened(report) if self._has_little_room else report
+        if self._has_little_room:
+            light = lightened(report)
+        else:
+            light = report
         if light is report or self._alerted:
             return light
         self._alerted = True
@@ -408,9 +423,10 @@ class SpoolWriter:
         self.numbered_through = self.spooled_through
         self._group = []
         if missing > has_last:
-            reason = (
-                OUT_OF_TIME if self._disk_error is None else f"{OUT_OF_TIME}: {self._disk_error}"
-            )
+            if self._disk_error is None:
+                reason = OUT_OF_TIME
+            else:
+                reason = f"{OUT_OF_TIME}: {self._disk_error}"
             self._add_gap(missing - has_last, reason)
             # Before the last is built, which may take longer than the time left.
             self._write_group()

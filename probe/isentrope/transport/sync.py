@@ -156,7 +156,10 @@ def sync_spool(
         outcome, detail = SyncOutcome.NOTHING, "was left to deliver"
     elif not _is_free(folder, give_up_after_seconds):
         status = ShipperStatus.read(folder.status)
-        error = "it has stored nothing yet" if status is None or not status.error else status.error
+        if status is None or not status.error:
+            error = "it has stored nothing yet"
+        else:
+            error = status.error
         detail = f"another process still tries to deliver it ({error.rstrip('.')})"
     elif not folder.exists:
         outcome, detail = SyncOutcome.DELIVERED, "all its records are stored, by its side process"

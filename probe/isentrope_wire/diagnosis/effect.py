@@ -118,13 +118,18 @@ class LastSteps:
             for sums, curve in zip(self.sums, curves, strict=True)
         ]
         known = [answer for answer in answers if answer is not None]
-        return known if known and len(known) == len(answers) else None
+        if known and len(known) == len(answers):
+            return known
+        return None
 
     @cached_property
     def added_by_active(self) -> list[float]:
         """What the active control adds to the unit prediction of each of the steps; where their
         sums don't know it, what was added to them on average."""
-        answers = None if self.active is None else self.evaluate(self.active)
+        if self.active is None:
+            answers = None
+        else:
+            answers = self.evaluate(self.active)
         if answers is None:
             return [self.intervention] * len(self.sums)
         return self.added(answers)
@@ -143,7 +148,10 @@ class LastSteps:
         An entropy moves by shares of itself, so a step's nats are brought to today's level."""
         if self.gain is None or not self.has_clear_gain:
             return None
-        own_share = 1.0 if self.of_unseen or course is None else course.own_share
+        if self.of_unseen or course is None:
+            own_share = 1.0
+        else:
+            own_share = course.own_share
         gains = self.gains or [self.gain] * len(self.sums)
         shares = _shares(self, course)
         return [own_share * gain * share for gain, share in zip(gains, shares, strict=True)]
@@ -173,7 +181,10 @@ def predicted_effect(
         ]
         change = fmean(added, tokens)
         error = math.hypot(_OFF * change, _std(added) / math.sqrt(len(added)))
-        pace = None if course is None else course.mean_pace(PROMISED_STEPS, change, error)
+        if course is None:
+            pace = None
+        else:
+            pace = course.mean_pace(PROMISED_STEPS, change, error)
     return PredictedEffect(
         steps=len(known),
         clip_fraction=fmean(fractions, tokens),
@@ -258,7 +269,10 @@ class _Search:
     def best(self, reason: str) -> Stopping | None:
         """The threshold of the coarsest grid that serves; else the safe one nearest to 0. A finer
         grid is asked where the coarser one goes from too little to too much."""
-        scope = Scope.DECREASING if self._direction < 0 else Scope.INCREASING
+        if self._direction < 0:
+            scope = Scope.DECREASING
+        else:
+            scope = Scope.INCREASING
         weakest = SUGGESTED_THRESHOLDS[0][-1]
         control = Control(
             method=SUGGESTED, mu_low=weakest, mu_high=weakest, scope=scope, reason=reason
@@ -292,7 +306,10 @@ class _Search:
         if effect.clip_fraction <= self._least_clipped or early is None or not effect.change:
             return False
         assert effect.pace is not None, "the gain is known"
-        fastest = effect.pace.high if self._direction < 0 else effect.pace.low
+        if self._direction < 0:
+            fastest = effect.pace.high
+        else:
+            fastest = effect.pace.low
         if stopping.left < -_WORTH or -self._direction * fastest > self._before:
             return False
         forecast = self._course.forecast(effect.change, effect.change_error or 0.0)
@@ -343,7 +360,9 @@ def effect_curves(control: Control, last: LastSteps, course: Course | None) -> E
             for factor, answer, unchanged in zip(factors, at_mu, before, strict=True)
         ]
         estimate = course.mean_pace(PROMISED_STEPS, fmean(added, tokens))
-        return None if estimate is None else estimate.value
+        if estimate is None:
+            return None
+        return estimate.value
 
     def side(*, low: bool) -> EffectCurve:
         at_edges = [
@@ -364,7 +383,9 @@ def effect_curves(control: Control, last: LastSteps, course: Course | None) -> E
 
 def _shares(last: LastSteps, course: Course | None) -> list[float]:
     """What a step's change is multiplied by: an entropy moves by shares of itself."""
-    return [1.0] * len(last.sums) if course is None else course.shares(len(last.sums))
+    if course is None:
+        return [1.0] * len(last.sums)
+    return course.shares(len(last.sums))
 
 
 def _std(values: Sequence[float]) -> float:
@@ -431,20 +452,25 @@ def dead_parts(wanted: Control, last: LastSteps) -> list[str]:
     they are read from what the newest step reported; what it did not report is taken to be no
     obstacle."""
     newest = last.scalars or {}
-    dead = (
-        [*dead_knobs(wanted, _evidence(newest))]
-        if metrics.TOKEN_COUNT in newest
-        else list(idle_parameters(wanted.method, wanted.parameters))
-    )
+    if metrics.TOKEN_COUNT in newest:
+        dead = [*dead_knobs(wanted, _evidence(newest))]
+    else:
+        dead = list(idle_parameters(wanted.method, wanted.parameters))
     return [*dead, *_warn_of_no_token(wanted, last)]
 
 
 def _warn_of_no_token(wanted: Control, last: LastSteps) -> Iterator[str]:
-    found = evaluate_control(wanted, merged(last.sums)) if last.sums else None
+    if last.sums:
+        found = evaluate_control(wanted, merged(last.sums))
+    else:
+        found = None
     if found is None:
         return
     if wanted.method == "clip_cov" and found.capped:
-        some = "all of them would be clipped" if found.clip_fraction else "none would be clipped"
+        if found.clip_fraction:
+            some = "all of them would be clipped"
+        else:
+            some = "none would be clipped"
         yield (
             f"Only {percent(found.clip_fraction, 1)} of the tokens lie between omega_low and"
             f" omega_high: {some}."
@@ -509,7 +535,10 @@ def _nothing_to_act_on(control: Control, step: StepEvidence) -> Iterator[str]:
     elif control.scope == Scope.NEGATIVE and not step.negative:
         yield "scope negative holds no token: no advantage is below 0."
     elif (control.scope == Scope.POSITIVE or control.method.positive_only) and not step.positive:
-        tokens = "scope positive" if control.scope == Scope.POSITIVE else "The positive side"
+        if control.scope == Scope.POSITIVE:
+            tokens = "scope positive"
+        else:
+            tokens = "The positive side"
         yield f"{tokens} holds no token: no advantage is above 0."
     elif control.scope == Scope.DECREASING and not step.decreasing:
         yield "scope decreasing holds no token: no update lowers the entropy."

@@ -53,13 +53,18 @@ def lost_reward(before: Sequence[float], since: Sequence[float], steps: int = 0)
         return 0.0
     error_before = _error_of_mean(earlier)
     error = math.hypot(error_before, _error_of_mean(newest))
-    fall = -_slope(earlier) if steps and lost > SIGMAS * error else 0.0
+    if steps and lost > SIGMAS * error:
+        fall = -_slope(earlier)
+    else:
+        fall = 0.0
     fall_error = error_before * math.sqrt(12 / (len(earlier) ** 2 - 1))
     if fall > PROBABLE_ERROR * fall_error:
         steps_between = steps + (len(earlier) - len(newest)) / 2
         lost -= fall * steps_between
         error = math.hypot(error, min(fall, fall_error) * steps_between)
-    return lost if lost > max(SIGMAS * error, least) else 0.0
+    if lost > max(SIGMAS * error, least):
+        return lost
+    return 0.0
 
 
 def _slope(rewards: Sequence[float]) -> float:
@@ -138,7 +143,10 @@ class ControlGuard:
         if version != self.version:
             self.version, self.steps, self.level = version, 0, course.level
             self.before = self.document
-            self.document = None if control is None else control.to_document()
+            if control is None:
+                self.document = None
+            else:
+                self.document = control.to_document()
             self.rewards.extend(self.since)
             self.since.clear()
         self.steps += 1
@@ -149,7 +157,10 @@ class ControlGuard:
         lost = lost_reward(list(self.rewards), list(self.since), self.steps)
         if not lost and not self._passes_early_level(course):
             return None
-        before = Control() if self.before is None else Control.from_document(self.before)
+        if self.before is None:
+            before = Control()
+        else:
+            before = Control.from_document(self.before)
         return Overshoot(
             version=version,
             steps=self.steps,

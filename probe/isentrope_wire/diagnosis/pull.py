@@ -91,10 +91,16 @@ def cause_of(steps: Mapping[int, Mapping[str, float]], direction: int) -> Cause 
         default=None,
     )
     message = f"Tokens with {QUADRANTS[quadrant]} make {percent(share)} of the pull"
-    message += "" if step is None else f", by influence in step {step}"
+    if step is None:
+        message += ""
+    else:
+        message += f", by influence in step {step}"
     # The policy loss is the usual part and is not reported.
     if mechanism is not None and not mechanism.endswith("policy_loss"):
-        most = "most of it" if step is None else "by the theory most"
+        if step is None:
+            most = "most of it"
+        else:
+            most = "by the theory most"
         message += f"; {most} comes from the {mechanism.removeprefix(MECHANISM).replace('_', ' ')}"
     return Cause(
         quadrant=quadrant,

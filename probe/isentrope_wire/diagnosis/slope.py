@@ -58,11 +58,9 @@ def autocorrelation(rests: Sequence[float], *, at_most: float) -> float:
     middle = fmean(rests)
     rests = [rest - middle for rest in rests]
     squares = sum(rest * rest for rest in rests)
-    return (
-        min(max(sum(a * b for a, b in pairwise(rests)) / squares, 0.0), at_most)
-        if squares > 0
-        else 0.0
-    )
+    if squares > 0:
+        return min(max(sum(a * b for a, b in pairwise(rests)) / squares, 0.0), at_most)
+    return 0.0
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

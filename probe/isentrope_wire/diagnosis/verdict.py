@@ -81,8 +81,14 @@ def verdict_on(
     under = [step for step in sorted(entropies) if applied <= step <= end][: given or None]
     last = under[-1] if under else applied
     predicted = version.predicted
-    promised = None if predicted is None or predicted.pace is None else predicted.pace.value
-    levels = _levels(version, entropies, last) if given else (None, None, None)
+    if predicted is None or predicted.pace is None:
+        promised = None
+    else:
+        promised = predicted.pace.value
+    if given:
+        levels = _levels(version, entropies, last)
+    else:
+        levels = (None, None, None)
     now = _judgement(under, entropies, added, promised)
     said = now
     if targets is not None:
@@ -220,7 +226,9 @@ def outcome_of(
 def median_at(entropies: Mapping[int, float], step: int) -> float:
     """The median of the five steps up to this one, in nats: a step's mean scatters."""
     known = [entropies[at] for at in sorted(entropies) if at <= step][-LEAST_POINTS:]
-    return median(known) if known else math.nan
+    if known:
+        return median(known)
+    return math.nan
 
 
 def _passes(early: float, before: float, now: float) -> bool:
@@ -265,16 +273,16 @@ def _judge_hold(
         return Outcome.REACHED
     if realised.direction * (1 - share) > 0:
         return Outcome.APPROACHING
-    return (
-        Outcome.WAITING
-        if OVER_LEFT <= share <= 1 / OVER_LEFT or len(under) < PROMISED_STEPS
-        else Outcome.FAILED
-    )
+    if OVER_LEFT <= share <= 1 / OVER_LEFT or len(under) < PROMISED_STEPS:
+        return Outcome.WAITING
+    return Outcome.FAILED
 
 
 def _mean(values: Mapping[int, float], first: int, last: int) -> float | None:
     found = [value for step, value in values.items() if first <= step <= last]
-    return fmean(found) if found else None
+    if found:
+        return fmean(found)
+    return None
 
 
 def _write_sentence(
@@ -289,11 +297,10 @@ def _write_sentence(
     outcome, realised, without = said.outcome, now.realised, now.without
     if version.hold is not None:
         of_hold = _HOLDS[outcome].format(acts="clips" if clipped else "waits")
-        why = (
-            f", with {percent(clipped)} of the tokens clipped"
-            if clipped and outcome == Outcome.FAILED
-            else ""
-        )
+        if clipped and outcome == Outcome.FAILED:
+            why = f", with {percent(clipped)} of the tokens clipped"
+        else:
+            why = ""
         return f"{of_hold}{why}."
     if steps < LEAST_POINTS or realised is None:
         return f"Too early to say: judged after {PROMISED_STEPS} steps."
@@ -304,7 +311,10 @@ def _write_sentence(
     beside = _levels_in_words(levels, steps)
     if outcome == Outcome.UNDECIDED:
         return f"Not clear: {beside or 'the entropy scatters more than it moves'}."
-    change, turned = ("fall", "rise") if said.without < 0 else ("rise", "fall")
+    if said.without < 0:
+        change, turned = ("fall", "rise")
+    else:
+        change, turned = ("rise", "fall")
     beside = beside or (
         f"{_pace(realised.value)} nats a step, {_pace(without)} without it, over {steps} steps"
     )
@@ -341,4 +351,6 @@ _HOLDS = {
 
 def _pace(pace: float) -> str:
     text = fixed(pace, max(4, decimals_of(pace, 1)))
-    return f"+{text}" if pace > 0 and text.strip("0.") else text
+    if pace > 0 and text.strip("0."):
+        return f"+{text}"
+    return text

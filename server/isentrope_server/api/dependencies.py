@@ -148,7 +148,9 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 def page_after(cursor: str | None, length: int) -> list[int] | None:
     """The place of the last item on the previous page; None for the first page. RequestError: the
     cursor is not from this server."""
-    return None if cursor is None else decode(cursor, length)
+    if cursor is None:
+        return None
+    return decode(cursor, length)
 
 
 def page_of(found: Sequence[tuple[Sequence[int], _T]], limit: int) -> Page[_T]:
@@ -164,14 +166,21 @@ async def refuse_unknown_parameters(request: Request) -> None:
     """Refuse unknown query parameters instead of ignoring them: RequestValidationError names each,
     and the route's closest one."""
     route = request.scope["route"]
-    known = set(_parameters(route.dependant)) if isinstance(route, APIRoute) else set()
+    if isinstance(route, APIRoute):
+        known = set(_parameters(route.dependant))
+    else:
+        known = set()
     problems = []
     for name in (name for name in request.query_params if name not in known):
         nearest = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {nearest[0]}" if nearest else f"there are {', '.join(sorted(known))}"
-        message = (
-            f"there is no such parameter; {hint}" if known else "this address takes no parameters"
-        )
+        if nearest:
+            hint = f"did you mean {nearest[0]}"
+        else:
+            hint = f"there are {', '.join(sorted(known))}"
+        if known:
+            message = f"there is no such parameter; {hint}"
+        else:
+            message = "this address takes no parameters"
         problems.append({"type": "extra_forbidden", "loc": ("query", name[:100]), "msg": message})
     if problems:
         raise RequestValidationError(problems)

@@ -308,7 +308,10 @@ async def export_run(
     )
     if name is not None:
         check_known(run, name, known)
-    names = sorted(known) if name is None else list(dict.fromkeys(name))
+    if name is None:
+        names = sorted(known)
+    else:
+        names = list(dict.fromkeys(name))
     return _Export(
         (backend.exporting_of[principal.token_id], backend.exporting),
         printable(principal.name),

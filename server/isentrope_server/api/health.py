@@ -133,7 +133,9 @@ def _look_at(connection: Connection) -> tuple[str, str]:
         return "writer_stopped", "The database is a standby: reports can't be stored."
     has, wants = version_of(connection), newest_version()
     differs = f"The database's schema is version {has}, this server's {wants}."
-    return ("", "") if has == wants else ("schema_differs", differs)
+    if has == wants:
+        return ("", "")
+    return ("schema_differs", differs)
 
 
 _GAUGES = {

@@ -88,7 +88,10 @@ async def get_law(
 
 
 def _measured(connection: Connection, run: Run, wanted: str | None) -> _Measured:
-    names = [*_EVALUATIONS, REWARD_MEAN] if wanted is None else [wanted]
+    if wanted is None:
+        names = [*_EVALUATIONS, REWARD_MEAN]
+    else:
+        names = [wanted]
     found = series.read(connection, run.key, [ENTROPY_MEAN, *names], StepRange())
     entropy = found[ENTROPY_MEAN]
     usable = (entropy.values >= 0) & (entropy.values <= _LARGEST_ENTROPY)
@@ -114,18 +117,20 @@ def _joined(name: str, reason: str, entropy: Series, reward: Series) -> _Measure
     """Each reward beside the entropy of the steps about it: as many as lie between two rewards."""
     usable = np.abs(reward.values) <= _LARGEST_REWARD
     steps, rewards = reward.steps[usable], reward.values[usable]
-    half = float(np.median(np.diff(steps))) / 2 if len(steps) > 1 else 0.5
+    if len(steps) > 1:
+        half = float(np.median(np.diff(steps))) / 2
+    else:
+        half = 0.5
     first = np.searchsorted(entropy.steps, steps - half, side="right")
     end = np.searchsorted(entropy.steps, steps + half, side="right")
     there = end > first
     bounds = np.stack([first[there], end[there]], axis=1)
     # One value more, for an end may be the length. Differences of running sums would lose small
     # values behind large ones.
-    sums = (
-        np.add.reduceat(np.append(np.exp(entropy.values), 0.0), bounds.ravel())[::2]
-        if there.any()
-        else np.zeros(0)
-    )
+    if there.any():
+        sums = np.add.reduceat(np.append(np.exp(entropy.values), 0.0), bounds.ravel())[::2]
+    else:
+        sums = np.zeros(0)
     return _Measured(
         name, reason, steps[there], np.log(sums / np.diff(bounds)[:, 0]), rewards[there]
     )

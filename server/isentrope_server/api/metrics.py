@@ -63,7 +63,10 @@ async def get_series(
 
     A step that several incarnations reported shows the newest one's value, from that one's first
     step on; rank 0 is preferred."""
-    cursor = None if since is None else ReportCursor(*decode(since, 2))
+    if since is None:
+        cursor = None
+    else:
+        cursor = ReportCursor(*decode(since, 2))
     # Not validated: checking a million numbers would take longer than reading them.
     return await read_of(
         backend,

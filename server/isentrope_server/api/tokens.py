@@ -85,11 +85,9 @@ def _rollouts(connection: Connection, run: Run, step: int | None, also_in: bool)
     if found is None:
         check_reported(connection, run, step)
         return Rollouts(step=step, items=[], score_std=None, lowering=None, raising=None)
-    return (
-        replace(found, also_in=attachments.steps_with_prompts(connection, run.key, found))
-        if also_in
-        else found
-    )
+    if also_in:
+        return replace(found, also_in=attachments.steps_with_prompts(connection, run.key, found))
+    return found
 
 
 def check_reported(connection: Connection, run: Run, step: int | None) -> None:

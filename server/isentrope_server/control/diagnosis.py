@@ -67,16 +67,24 @@ class Basis:
         """That of a run's newest digest; None where there is none, or its timeline changed
         since."""
         basis = None if run.basis is None else cls(**run.basis)
-        return basis if basis is not None and basis.timeline == run.timeline_version else None
+        if basis is not None and basis.timeline == run.timeline_version:
+            return basis
+        return None
 
 
 def measured(connection: Connection, run: Run, *, for_control: bool = True) -> Measured:
     """What a run's diagnosis is made of, read on a connection that reads one consistent state.
     `for_control=False` leaves out what only its cause, a suggestion and previews need."""
     basis = Basis.read(run)
-    first = first_step(connection, run) if basis is None else basis.first_step
+    if basis is None:
+        first = first_step(connection, run)
+    else:
+        first = basis.first_step
     applied = controls.newest_applied(connection, run.key)
-    active = None if applied is None else judged(connection, run, [control_version(applied)])[0]
+    if applied is None:
+        active = None
+    else:
+        active = judged(connection, run, [control_version(applied)])[0]
     verdict = None if active is None else active.verdict
     found = Measured(
         status=run.status,
@@ -87,7 +95,9 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         active=active,
     )
     if run.step is None or first is None:
-        return replace(found, newest=run_control(connection, run)) if for_control else found
+        if for_control:
+            return replace(found, newest=run_control(connection, run))
+        return found
     span = StepRange(first=run.step - STEPS_READ, last=run.step)
     names: list[str] = [*_COURSE]
     if for_control:
@@ -212,7 +222,9 @@ def _overshoot(connection: Connection, run: Run, version: int) -> Alert | None:
     """The alert that the active version does harm."""
     newest = alerts.newest_alerts(connection, run.key, kinds=("overshoot",), limit=1)
     of_version = [alert for _, alert in newest if alert.evidence.get("version") == version]
-    return of_version[0] if version and of_version else None
+    if version and of_version:
+        return of_version[0]
+    return None
 
 
 def first_step(connection: Connection, run: Run) -> int | None:

@@ -64,7 +64,9 @@ def record_outcomes(
         # Looked up once for each version: the versions that a rank applies only rise.
         if message.control_version > stream.control_version:
             _record_named(transaction, run_id, stream, message, now)
-    return replace(stream, control_version=highest) if highest > stream.control_version else stream
+    if highest > stream.control_version:
+        return replace(stream, control_version=highest)
+    return stream
 
 
 def _record_named(

@@ -126,7 +126,9 @@ def _about_a_hold(
         return verdict
     if alert.kind == "hold_waits":
         waits = verdict.outcome == Outcome.WAITING
-        return replace(verdict, message=alert.message) if waits else verdict
+        if waits:
+            return replace(verdict, message=alert.message)
+        return verdict
     message = f"{HOLD_ENDED} {alert.step:,}: {alert.message}"
     return replace(verdict, outcome=Outcome.FAILED, message=message)
 
@@ -167,7 +169,9 @@ def active_control(
     item = read_as_begun(connection, run, version, known)
     # A version that no probe has seen, or that it refused, is not the one it reports under this
     # number.
-    return None if item is None or item.state in (State.PENDING, State.REJECTED) else item
+    if item is None or item.state in (State.PENDING, State.REJECTED):
+        return None
+    return item
 
 
 def read_as_begun(
@@ -187,10 +191,15 @@ def read_as_begun(
     described = started + ([] if recorded is None else [recorded])
     chosen = described[0]
     if any(item.document != chosen.document for item in described):
-        report = None if run.step is None else steps.find(connection, run.key, run.step)
+        if run.step is None:
+            report = None
+        else:
+            report = steps.find(connection, run.key, run.step)
         labels = {} if report is None else report.labels
         chosen = next((item for item in described if _agrees(item.document, labels)), chosen)
-    return recorded if recorded is not None and recorded.document == chosen.document else chosen
+    if recorded is not None and recorded.document == chosen.document:
+        return recorded
+    return chosen
 
 
 def _agrees(document: Mapping[str, object], labels: Mapping[str, str]) -> bool:

@@ -88,7 +88,10 @@ def _read(record: Record) -> Arrival:
         message = decode_payload(record.payload)
     except CodecError as error:
         raise _Unusable("undecodable", str(error)) from error
-    outcomes = message.outcomes if isinstance(message, StepReport | RunFinished) else ()
+    if isinstance(message, StepReport | RunFinished):
+        outcomes = message.outcomes
+    else:
+        outcomes = ()
     counted = [number for outcome in outcomes for number in (outcome.version, outcome.step or 0)]
     times = [outcome.at for outcome in outcomes]
     names: list[str] = []
@@ -114,7 +117,10 @@ def _read(record: Record) -> Arrival:
             f"Names have at most {NAME_CHARACTERS} characters; one in seq {record.seq} has more.",
             message,
         )
-    too_much = excess(message) if isinstance(message, StepReport) else ""
+    if isinstance(message, StepReport):
+        too_much = excess(message)
+    else:
+        too_much = ""
     if too_much:
         raise _Unusable("too_much", f"The report of seq {record.seq} holds {too_much}.", message)
     if not all(map(math.isfinite, times)):
@@ -160,7 +166,9 @@ def _keep_outcomes(message: Payload | None) -> StepReport | RunFinished | None:
     storable = max(numbers, default=0) <= LARGEST_INTEGER and all(
         map(math.isfinite, (o.at for o in message.outcomes))
     )
-    return message if storable else None
+    if storable:
+        return message
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +244,10 @@ def take_in(
         if item.outcomes_of is not None:
             by_server = set_to_server_clock(item.outcomes_of, sender.clock_ahead)
             stream = record_outcomes(transaction, sender.run_id, stream, by_server, now)
-    known_layouts = {} if state.layout_key is None else {layout: state.layout_key}
+    if state.layout_key is None:
+        known_layouts = {}
+    else:
+        known_layouts = {layout: state.layout_key}
     stream, run_advanced = _store(transaction, sender, state, stream, known_layouts, fresh, now)
     # Refused records are acknowledged, too: they need not be sent again.
     arrived = sorted(
@@ -453,7 +464,10 @@ def _store(
         if isinstance(message, StepReport):
             by_server = set_to_server_clock(message, sender.clock_ahead)
             stream = record_outcomes(transaction, sender.run_id, stream, by_server, now)
-            newest = (message.step, message.control_version) if state.is_current else None
+            if state.is_current:
+                newest = (message.step, message.control_version)
+            else:
+                newest = None
             for alert in message.alerts:
                 if alert.kind == "overshoot" and state.is_current:
                     revert_harmful(transaction, sender.run_id, alert, REVERT_WITHIN_SECONDS, now)

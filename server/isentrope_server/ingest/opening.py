@@ -86,7 +86,10 @@ def open_stream(
             transaction, started.run_id, stream.run_key, now
         )
     run_key = runs.key_of(connection, started.run_id)
-    known = [] if run_key is None else streams.newest_and(connection, run_key, started.incarnation)
+    if run_key is None:
+        known = []
+    else:
+        known = streams.newest_and(connection, run_key, started.incarnation)
     started = placed(known, started, sent_at=sent_at, now=now)
     run_key = _enter(transaction, started, run_key, known, now, by)
     if streams.count(connection, run_key) >= STREAMS.most:
@@ -201,4 +204,6 @@ def _author(claimed: str) -> str:
     """The author shown for the version a run started with, in a form that no token's name has."""
     if claimed in ("", _PROBE):
         return "run"
-    return claimed if _AUTHOR_OF_A_RUN.fullmatch(claimed) else f"run ({claimed})"
+    if _AUTHOR_OF_A_RUN.fullmatch(claimed):
+        return claimed
+    return f"run ({claimed})"

@@ -105,7 +105,10 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"The database refuses this run: {write_in_a_line(error)}",
             )
-        expires_at = None if control is None else control.expires_at
+        if control is None:
+            expires_at = None
+        else:
+            expires_at = control.expires_at
         return pb.HelloReply(
             acked_through=acked_through,
             note=note,
@@ -333,11 +336,10 @@ async def start_grpc(
     address, certificate = grpc_address(settings.host, settings.grpc_port), certificate_of(settings)
     try:
         with block_ipv6(address):
-            port = (
-                server.add_insecure_port(address)
-                if certificate is None
-                else server.add_secure_port(address, certificate.grpc_credentials())
-            )
+            if certificate is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, certificate.grpc_credentials())
     except RuntimeError as error:
         raise port_refused(settings.host, settings.grpc_port, Port.GRPC, str(error)) from None
     await server.start()

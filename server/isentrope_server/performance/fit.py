@@ -74,9 +74,9 @@ class PerformanceFit:
     @property
     def ceiling(self) -> Estimate | None:
         """b - a, the reward at H = 0; None where it does not follow."""
-        return (
-            self.rewards_at(np.zeros(1))[0] if all(check.passed for check in self.checks) else None
-        )
+        if all(check.passed for check in self.checks):
+            return self.rewards_at(np.zeros(1))[0]
+        return None
 
     @property
     def lowest_entropy(self) -> float:
@@ -123,7 +123,10 @@ def fit_performance(entropies: Floats, rewards: Floats) -> PerformanceFit:
     slope, of_scatter = [*regress(design, values, steps_per_block).mean[1:], 0.0][:2]
     # The reward follows this share of the scatter. The rest is an error of x, which the trend has
     # in part.
-    followed = min(1.0, max(0.0, of_scatter / slope)) if slope else 0.0
+    if slope:
+        followed = min(1.0, max(0.0, of_scatter / slope))
+    else:
+        followed = 0.0
     blur = ((1 - followed) * slope / scale) ** 2 * (trend[:, None] * covariance * trend)
 
     regression = regress(design, values, steps_per_block, blur)
@@ -313,7 +316,9 @@ def _check_reach(trend: Floats) -> tuple[bool, str]:
 
 
 def _written(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+    if p < 0.001:
+        return "p < 0.001"
+    return f"p = {p:.2g}"
 
 
 def _estimates(regression: Regression, of_constant: float, of_trend: Floats) -> list[Estimate]:

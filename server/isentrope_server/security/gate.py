@@ -172,8 +172,13 @@ class Gate:
         )
 
     def _limited(self, known: tuple[str, str | None] | None) -> Principal | None:
-        principal = None if known is None else self._tokens.find_by_id(known[0])
-        return None if principal is None or known is None else replace(principal, run_id=known[1])
+        if known is None:
+            principal = None
+        else:
+            principal = self._tokens.find_by_id(known[0])
+        if principal is None or known is None:
+            return None
+        return replace(principal, run_id=known[1])
 
     def _log_in(self, scope: Scope, headers: Headers) -> Response | None:
         """Turn `/?token=...` into a session and redirect, so that the token leaves the address bar
@@ -199,7 +204,9 @@ class Gate:
                 and known.run_id in (None, principal.run_id)
             )
             return self._begin(scope, principal, is_new=not stays)
-        return None if known is not None else _unauthenticated(headers, sessions.WRONG_TOKEN)
+        if known is not None:
+            return None
+        return _unauthenticated(headers, sessions.WRONG_TOKEN)
 
     async def _sign_in(self, scope: Scope, receive: Receive) -> Response:
         headers = Headers(scope=scope)
@@ -219,11 +226,10 @@ class Gate:
     def _begin(self, scope: Scope, principal: Principal, *, is_new: bool = True) -> Response:
         """Begin a session, and show the address that was asked for; of a link, its run."""
         # One slash: with two of them the browser would go to another host.
-        path = (
-            scope["path"]
-            if principal.run_id is None
-            else f"/runs/{quote(principal.run_id, safe='')}"
-        )
+        if principal.run_id is None:
+            path = scope["path"]
+        else:
+            path = f"/runs/{quote(principal.run_id, safe='')}"
         address = self._root_path + "/" + quote(path.lstrip("/\\"))
         rest = urlencode([(name, value) for name, value in _query(scope) if name != "token"])
         if rest:
@@ -375,7 +381,10 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limit = API_BODY_BYTES if scope["path"].startswith("/api/") else PAGE_BODY_BYTES
+        if scope["path"].startswith("/api/"):
+            limit = API_BODY_BYTES
+        else:
+            limit = PAGE_BODY_BYTES
         declared = Headers(scope=scope).get("content-length", "0")
         if not declared.isdecimal() or int(declared) > limit:
             await BodyTooLarge(limit).answer()(scope, receive, send)
@@ -443,7 +452,9 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         # The call's handler runs in the task of its interceptors.
         _calling.set(principal)
         handler = await continuation(handler_call_details)
-        return None if handler is None else _watched(handler, self._figures, method)
+        if handler is None:
+            return None
+        return _watched(handler, self._figures, method)
 
 
 def _refusing(

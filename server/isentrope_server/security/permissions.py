@@ -87,7 +87,9 @@ def required_scope(method: str, path: str) -> TokenScope:
             return scope
     # Pages and their files need READ. Under the API only the rules above grant anything: neither a
     # new route nor an address that the router treats as an old one, e.g. with a newline at its end.
-    return TokenScope.READ if asked == "GET" and not path.startswith(_API) else TokenScope.ADMIN
+    if asked == "GET" and not path.startswith(_API):
+        return TokenScope.READ
+    return TokenScope.ADMIN
 
 
 def shows_run(path: str, run_id: str) -> bool:

@@ -161,7 +161,10 @@ def comes_from_own_page(headers: Headers, scheme: str) -> bool:
         return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
     page = urlsplit(origin)
     # Behind a proxy that terminates TLS the page has https while this process sees http.
-    schemes = {"https"} if scheme == "https" else {"http", "https"}
+    if scheme == "https":
+        schemes = {"https"}
+    else:
+        schemes = {"http", "https"}
     host = headers.get("host", "")
     return page.scheme in schemes and bool(host) and page.netloc.lower() == host.lower()
 

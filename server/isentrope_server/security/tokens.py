@@ -81,7 +81,9 @@ class TokenBook:
     def find_by_header(self, header: str) -> Principal | None:
         """The active token in an `Authorization` header."""
         scheme, _, secret = header.partition(" ")
-        return self.find_by_secret(secret.strip()) if scheme.lower() == "bearer" else None
+        if scheme.lower() == "bearer":
+            return self.find_by_secret(secret.strip())
+        return None
 
     async def guessed(self, address: str) -> None:
         """Count a wrong token, and wait before it is answered where its sender has tried many.
@@ -193,7 +195,10 @@ def ensure_owner_token(
         if one.is_owner
     }
     try:
-        kept = file.read_text(encoding="utf-8").strip() if file.exists() else ""
+        if file.exists():
+            kept = file.read_text(encoding="utf-8").strip()
+        else:
+            kept = ""
         if secret_hash(kept) in owners:
             return kept
         if chosen is not None and secret_hash(chosen) in owners:

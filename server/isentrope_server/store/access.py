@@ -152,7 +152,10 @@ def record_audit(
     """Add an entry in the transaction that makes the change, e.g. `control.requested` of
     `runs/RUN/control/3`. `by` is a token's holder, `rank N` or `server`; `change` is what is
     different now, old and new where both exist."""
-    actor, token_id = (by, None) if isinstance(by, str) else (by.name, by.token_id)
+    if isinstance(by, str):
+        actor, token_id = (by, None)
+    else:
+        actor, token_id = (by.name, by.token_id)
     connection.execute(
         insert(audit).values(
             at=at,
@@ -191,11 +194,9 @@ def newest_restore(connection: Connection) -> Restored | None:
         audit.c.subject == DATABASE, audit.c.action == RESTORED
     )
     row = connection.execute(query.order_by(audit.c.key.desc()).limit(1)).one_or_none()
-    return (
-        None
-        if row is None
-        else Restored(at=row.at, newest_report_at=row.change["newest_report_at"])
-    )
+    if row is None:
+        return None
+    return Restored(at=row.at, newest_report_at=row.change["newest_report_at"])
 
 
 def audit_page(

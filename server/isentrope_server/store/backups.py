@@ -107,7 +107,9 @@ def _set_aside(database: Path) -> Path | None:
     for suffix in ("", *_BESIDE):
         with suppress(FileNotFoundError):
             Path(f"{database}{suffix}").rename(f"{earlier}{suffix}")
-    return earlier if existed else None
+    if existed:
+        return earlier
+    return None
 
 
 def _copy(source: Path, target: Path) -> None:

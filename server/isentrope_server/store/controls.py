@@ -96,7 +96,9 @@ def newest(connection: Connection, run_key: int, *where: ColumnElement[bool]) ->
         .limit(1)
     )
     row = connection.execute(query).one_or_none()
-    return None if row is None else _item(row)
+    if row is None:
+        return None
+    return _item(row)
 
 
 def desired(connection: Connection, run_key: int) -> ControlItem | None:

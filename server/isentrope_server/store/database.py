@@ -98,13 +98,15 @@ class Database:
         parsed = add_driver(make_url(url))
         self.is_shared = parsed.get_backend_name() == POSTGRESQL
         """Whether several servers may use it at the same time."""
-        self.file = (
-            None
-            if self.is_shared or parsed.database in (None, "", ":memory:")
-            else Path(str(parsed.database))
-        )
+        if self.is_shared or parsed.database in (None, "", ":memory:"):
+            self.file = None
+        else:
+            self.file = Path(str(parsed.database))
         """SQLite's file; None for a database server."""
-        self.opened_file = None if self.file is None else OpenedFile(self.file)
+        if self.file is None:
+            self.opened_file = None
+        else:
+            self.opened_file = OpenedFile(self.file)
         # Errors go to logs and, through gRPC, to other machines: they must not contain values,
         # which may be secrets. Each set of metrics of a series is a statement of its own;
         # SQLAlchemy would keep 750, of some 50 KB each.
@@ -186,11 +188,9 @@ def is_standby(connection: Connection) -> bool:
 def add_driver(url: URL) -> URL:
     """The URL with psycopg 3 as the driver where it names PostgreSQL and no driver; `postgres://`
     is accepted, too."""
-    return (
-        url.set(drivername="postgresql+psycopg")
-        if url.drivername in (POSTGRESQL, "postgres")
-        else url
-    )
+    if url.drivername in (POSTGRESQL, "postgres"):
+        return url.set(drivername="postgresql+psycopg")
+    return url
 
 
 def write_in_a_line(error: Exception) -> str:
@@ -344,11 +344,9 @@ PAGES_AT_ONCE = 1_000
 
 def free_pages(connection: Connection) -> int:
     """Number of unused pages of SQLite's file; 0 on PostgreSQL, where autovacuum reuses them."""
-    return (
-        0
-        if _is_shared(connection)
-        else int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
-    )
+    if _is_shared(connection):
+        return 0
+    return int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
 
 
 def give_back_pages(connection: Connection) -> None:

@@ -199,11 +199,10 @@ class Reports:
     def scalars_of(self, row: int) -> dict[str, float]:
         """The scalars that one report has, by name."""
         column = self.scalars[:, row]
-        values = (
-            column.view(np.float64).tolist()
-            if column.flags.c_contiguous
-            else column.copy().view(np.float64).tolist()
-        )
+        if column.flags.c_contiguous:
+            values = column.view(np.float64).tolist()
+        else:
+            values = column.copy().view(np.float64).tolist()
         return {
             name: value
             for name, value, bits in zip(self.layout.names, values, column, strict=True)

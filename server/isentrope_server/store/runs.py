@@ -88,7 +88,9 @@ class Run(RunSummary):
 
 def find(connection: Connection, run_id: str, *, silent_after_seconds: float) -> Run | None:
     row = connection.execute(_described().where(runs.c.id == run_id)).one_or_none()
-    return None if row is None else _run_of(row, silent_after_seconds)
+    if row is None:
+        return None
+    return _run_of(row, silent_after_seconds)
 
 
 def newest_named(connection: Connection, name: str) -> str | None:
@@ -204,7 +206,9 @@ def what_changes(
         }
         old |= {f"config.{name}": row.config.get(name) for name in names}
         new |= {f"config.{name}": config.get(name) for name in names}
-    return {"old": old, "new": new} if old else {}
+    if old:
+        return {"old": old, "new": new}
+    return {}
 
 
 def reopen(connection: Connection, run_key: int, started: RunStarted, now: float) -> None:
@@ -474,7 +478,9 @@ def _sort_keys(
 def _first(values: Iterable[ColumnElement[Any]]) -> ColumnElement[Any]:
     """The first that is not NULL."""
     some = list(values)
-    return some[0] if len(some) == 1 else func.coalesce(*some)
+    if len(some) == 1:
+        return some[0]
+    return func.coalesce(*some)
 
 
 def _places(name: str) -> list[list[str]]:
@@ -621,8 +627,9 @@ def _matching(
 
 def _tags(connection: Connection) -> tuple[ColumnElement[str], Any]:
     """A run's tags as a table: its one column, and the table."""
-    function = (
-        func.json_each if connection.dialect.name == SQLITE else func.json_array_elements_text
-    )
+    if connection.dialect.name == SQLITE:
+        function = func.json_each
+    else:
+        function = func.json_array_elements_text
     table = function(runs.c.tags).table_valued("value")
     return table.c.value, table

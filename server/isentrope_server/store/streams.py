@@ -95,7 +95,9 @@ def find(connection: Connection, run_id: str, incarnation: str, rank: int) -> St
             runs.c.id == run_id, streams.c.incarnation == incarnation, streams.c.rank == rank
         )
     ).one_or_none()
-    return None if row is None else Stream(**row._mapping)
+    if row is None:
+        return None
+    return Stream(**row._mapping)
 
 
 def push_state(
@@ -113,9 +115,10 @@ def push_state(
         return None
     is_lowest = row.lowest_rank == rank
     # With many ranks, most are decided by the first condition.
-    newest = (
-        _newest(connection, row.run_key) if is_lowest and row.rivals is not None else incarnation
-    )
+    if is_lowest and row.rivals is not None:
+        newest = _newest(connection, row.run_key)
+    else:
+        newest = incarnation
     return PushState(
         stream=Stream(**{name: getattr(row, name) for name in _NAMES}),
         held_through=max(

@@ -46,7 +46,9 @@ class Text(TypeDecorator[str]):
     impl: type[sqlalchemy.String] = sqlalchemy.Text
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else strip_nul(value)
+        if value is None:
+            return None
+        return strip_nul(value)
 
 
 class String(Text):

@@ -79,7 +79,9 @@ class _Job(Generic[_T]):
             self.result.append(self.work(transaction))
         except BaseException as error:  # noqa: BLE001  # no failure ends the writer's thread
             self.error = error
-        return [] if self.error else transaction.events
+        if self.error:
+            return []
+        return transaction.events
 
     def settle(self) -> None:
         if self.error is not None:
@@ -234,7 +236,9 @@ class Writer:
                     if isinstance(job.error, DBAPIError) and job.error.connection_invalidated:
                         raise job.error
                     transaction.rollback()
-                    return [] if len(jobs) == 1 else None
+                    if len(jobs) == 1:
+                        return []
+                    return None
             if events and self._announce is not None:
                 self._announce(connection, events)
         return events

@@ -96,16 +96,17 @@ class AdaptiveEntropyCoefficient:
     @property
     def applied(self) -> float:
         """Coefficient of the current step; 0 where the entropy last lay above its target."""
-        return self._coefficient if self._last_entropy <= self._config.target_entropy else 0.0
+        if self._last_entropy <= self._config.target_entropy:
+            return self._coefficient
+        return 0.0
 
     def step(self, mean_entropy: float) -> None:
         """`mean_entropy` is that of the step's tokens before its update, in nats."""
         config = self._config
-        change = (
-            config.change_per_step
-            if mean_entropy <= config.target_entropy
-            else -config.change_per_step
-        )
+        if mean_entropy <= config.target_entropy:
+            change = config.change_per_step
+        else:
+            change = -config.change_per_step
         self._coefficient = min(
             max(self._coefficient + change, config.smallest_coefficient), config.largest_coefficient
         )

@@ -76,7 +76,9 @@ class Task(ABC):
         """Length limit of a completion, its end included."""
         if self._config.max_tokens is not None:
             return self._config.max_tokens
-        return self.longest_answer if self._config.wording == "words" else QUESTION_TOKENS
+        if self._config.wording == "words":
+            return self.longest_answer
+        return QUESTION_TOKENS
 
     def problem(self, index: int, split: Split = "train") -> Problem:
         """Problem number `index` of a split; the same task, seed and index always give the same
@@ -99,8 +101,13 @@ class Task(ABC):
     def reward(self, problem: Problem, completion: str | None) -> float:
         """`SOLVED` where the verifier accepts the completion; `WRONG` for anything else, such as
         None where the length limit ended it."""
-        answer = None if completion is None else self.read(extract_answer(completion) or completion)
-        return WRONG if answer is None or not self.accepts(problem, answer) else SOLVED
+        if completion is None:
+            answer = None
+        else:
+            answer = self.read(extract_answer(completion) or completion)
+        if answer is None or not self.accepts(problem, answer):
+            return WRONG
+        return SOLVED
 
     def accepts(self, problem: Problem, answer: str) -> bool:
         """Whether the verifier calls an answer right. It gives part of the reward to some wrong

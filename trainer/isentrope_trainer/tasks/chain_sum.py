@@ -62,7 +62,9 @@ class ChainSum(Task):
             numbers = re.findall(r"[+-]?\d+", text)
             return numbers[-1] if numbers else None
         last = text.split()[-1:]
-        return last[0] if last and last[0].lstrip("+-").isdecimal() else None
+        if last and last[0].lstrip("+-").isdecimal():
+            return last[0]
+        return None
 
     def demonstration(self, noise: float, generator: random.Random) -> tuple[str, str]:
         while True:

@@ -73,7 +73,9 @@ class Countdown(Task):
         return numbers_to_target(sorted(entry["metadata"]["numbers"]), entry["metadata"]["target"])
 
     def read(self, text: str) -> str | None:
-        return text if _is_safe_to_parse(text) and _value(text) is not None else None
+        if _is_safe_to_parse(text) and _value(text) is not None:
+            return text
+        return None
 
     def accepts(self, problem: Problem, answer: str) -> bool:
         if _value(answer) != problem.entry["metadata"]["target"]:
@@ -143,7 +145,9 @@ def _value_of(node: ast.expr) -> Fraction | None:
             return Fraction(number)
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=inner):
             value = _value_of(inner)
-            return value if value is None or isinstance(sign, ast.UAdd) else -value
+            if value is None or isinstance(sign, ast.UAdd):
+                return value
+            return -value
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
             first, second = _value_of(left), _value_of(right)
             return None if first is None or second is None else _OPERATIONS[type(op)](first, second)

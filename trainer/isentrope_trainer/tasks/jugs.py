@@ -67,7 +67,9 @@ class Jugs(Task):
         if text.lstrip().startswith("["):
             return text
         moves = [MOVES[word] for word in text.split() if word in MOVES]
-        return json.dumps(moves) if moves else None
+        if moves:
+            return json.dumps(moves)
+        return None
 
     def demonstration(self, noise: float, generator: random.Random) -> tuple[str, str]:
         """A walk at random that comes to no state twice, until a jug holds the target or
@@ -115,5 +117,8 @@ def _move(move: str, state: _State, capacities: list[int]) -> _State:
         holds[goal] += poured
     else:
         verb, jug = move.split("-")
-        holds[JUGS.index(jug)] = capacities[JUGS.index(jug)] if verb == "fill" else 0
+        if verb == "fill":
+            holds[JUGS.index(jug)] = capacities[JUGS.index(jug)]
+        else:
+            holds[JUGS.index(jug)] = 0
     return tuple(holds)

@@ -72,13 +72,17 @@ def read_number(text: str) -> str | None:
         (last[part] or "").lower() for part in ("digits", "ten", "more", "unit")
     )
     number = digits.replace(",", "") or str(_TENS.get(ten, 0) + _UNITS.get(more or unit, 0))
-    return f"-{number}" if last["sign"] else number
+    if last["sign"]:
+        return f"-{number}"
+    return number
 
 
 def read_yes_or_no(text: str) -> str | None:
     """Whichever of Yes and No a text says first; None where it says neither."""
     found = re.search(r"\b(yes|no)\b", text, re.IGNORECASE)
-    return found[1].capitalize() if found else None
+    if found:
+        return found[1].capitalize()
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +144,6 @@ class Questions:
         """`FORM_REWARD` for an answer in the form that was asked for, else 0; None where none
         was."""
         form = self._problems[number][0].form
-        return (
-            None
-            if form is None
-            else FORM_REWARD * bool(re.fullmatch(form, completion.strip(), re.IGNORECASE))
-        )
+        if form is None:
+            return None
+        return FORM_REWARD * bool(re.fullmatch(form, completion.strip(), re.IGNORECASE))

@@ -191,5 +191,8 @@ def correct_for_many_tests(checks: Sequence[Check]) -> tuple[int, int, int]:
     """Tests over seeds, those significant at LEVEL, and those that still are when the share of
     false ones among them is held at LEVEL (Benjamini and Hochberg)."""
     p_values = [check.p for check in checks if check.p is not None and math.isfinite(check.p)]
-    left = stats.false_discovery_control(p_values) < LEVEL if p_values else np.array([])
+    if p_values:
+        left = stats.false_discovery_control(p_values) < LEVEL
+    else:
+        left = np.array([])
     return len(p_values), sum(p < LEVEL for p in p_values), int(left.sum())

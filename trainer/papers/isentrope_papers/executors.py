@@ -150,4 +150,6 @@ def make_or_fail(settings: RunSettings) -> dict[str, bytes]:
 
 def _describe_error(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if text:
+        return f"{type(error).__name__}: {text}"
+    return type(error).__name__

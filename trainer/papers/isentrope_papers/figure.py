@@ -72,7 +72,9 @@ class Check:
             return "yes"
         if self.opposite:
             return "the opposite"
-        return "no" if self.p is None else "not shown"
+        if self.p is None:
+            return "no"
+        return "not shown"
 
 
 class RunsMissing(IsentropeError):

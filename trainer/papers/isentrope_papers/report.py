@@ -47,7 +47,9 @@ class Judged:
         met = {check.holds for check in self.checks}
         if len(met) == 2:
             return Outcome.PARTLY
-        return Outcome.HOLDS if met == {True} else Outcome.NOT_HERE
+        if met == {True}:
+            return Outcome.HOLDS
+        return Outcome.NOT_HERE
 
     @property
     def number(self) -> str:
@@ -56,12 +58,13 @@ class Judged:
             sum(check.holds for check in self.checks),
             sum(check.opposite for check in self.checks),
         )
-        against = f", the opposite of {opposite}" if opposite else ""
-        return (
-            f"{self.checks[0].number} ({met} of {len(self.checks)} checks{against})"
-            if self.checks
-            else ""
-        )
+        if opposite:
+            against = f", the opposite of {opposite}"
+        else:
+            against = ""
+        if self.checks:
+            return f"{self.checks[0].number} ({met} of {len(self.checks)} checks{against})"
+        return ""
 
     @property
     def reason(self) -> str:
@@ -113,7 +116,10 @@ def reproduction(judged: Sequence[Judged], results: Results) -> str:
     for folder, paper in PAPERS.items():
         of_paper = [one for one in judged if one.figure.folder == folder]
         title = f"arXiv {paper}" if paper else "Beyond the papers"
-        parts += [f"## {title}", *map(_section, of_paper)] if of_paper else []
+        if of_paper:
+            parts += [f"## {title}", *map(_section, of_paper)]
+        else:
+            parts += []
     if results.failures:
         parts += [
             "## Runs that failed",
@@ -124,11 +130,10 @@ def reproduction(judged: Sequence[Judged], results: Results) -> str:
 
 def _introduction(judged: Sequence[Judged], results: Results) -> str:
     base, seeds, runs = results.plan.base, results.plan.seeds, results.made.values()
-    quick = (
-        "**A quick pass: small runs that show that everything works, no evidence.** "
-        if results.plan.quick
-        else ""
-    )
+    if results.plan.quick:
+        quick = "**A quick pass: small runs that show that everything works, no evidence.** "
+    else:
+        quick = ""
     hours = sum(run.made["cpu_seconds"] for run in runs) / 3600
     processors = " and ".join(
         sorted({f"{run.made['processor']}, torch {run.made['torch']}" for run in runs})
@@ -160,7 +165,10 @@ def _verdicts(judged: Sequence[Judged]) -> str:
     lines = ["| figure | claim | verdict | measured |", "|---|---|---|---|"]
     for one in judged:
         figure = one.figure
-        where = f"{figure.paper}, {figure.number}" if figure.paper else figure.number
+        if figure.paper:
+            where = f"{figure.paper}, {figure.number}"
+        else:
+            where = figure.number
         lines.append(
             f"| [{figure.name}](#{figure.name}) ({where}) | {_cell(figure.claim)} |"
             f" **{one.outcome}** | {_cell(one.number or one.reason)} |"
@@ -197,7 +205,9 @@ def _section(one: Judged) -> str:
 def _cell(value: object) -> object:
     if isinstance(value, float):
         return f"{value:.6g}"
-    return value.replace("|", "\\|").replace("\n", " ") if isinstance(value, str) else value
+    if isinstance(value, str):
+        return value.replace("|", "\\|").replace("\n", " ")
+    return value
 
 
 def _commit() -> str:
@@ -205,4 +215,6 @@ def _commit() -> str:
     found = subprocess.run(
         asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
     )
-    return f"commit {found.stdout.strip()}" if found.returncode == 0 else "an installed package"
+    if found.returncode == 0:
+        return f"commit {found.stdout.strip()}"
+    return "an installed package"

@@ -156,7 +156,9 @@ class RunFolder:
 
     def find(self, settings: RunSettings) -> Run | None:
         path = self._folder / settings.key
-        return Run(settings, path) if path.is_dir() else None
+        if path.is_dir():
+            return Run(settings, path)
+        return None
 
     def keep(self, settings: RunSettings, files: Mapping[str, bytes]) -> Run:
         """Keep a finished run. Renamed when complete: a folder with a key as its name is a whole
@@ -200,7 +202,10 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
                 )
             )
 
-    control = isentrope.Control() if settings.pushed_after else settings.control
+    if settings.pushed_after:
+        control = isentrope.Control()
+    else:
+        control = settings.control
     log: list[dict[str, Any]] | None = None
     if settings.under_trl:
         log = train_under_trl(
@@ -259,7 +264,10 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
         for report in reports
         for alert in report.alerts
     ]
-    kept = {"what_if.json": _json(packed)} if settings.pushed_after else {}
+    if settings.pushed_after:
+        kept = {"what_if.json": _json(packed)}
+    else:
+        kept = {}
     if log is not None:
         rows = [
             {name: value for name, value in row.items() if not name.startswith(TIMING)}
@@ -302,4 +310,6 @@ def _processor() -> str:
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    if names:
+        return names[0]
+    return platform.processor() or platform.machine()

@@ -141,9 +141,15 @@ class RunSettings:
             if document.get(name) is not None
         ]
         words += [f"{name}={value}" for name, value in self.control.parameters.items()]
-        words += [f"pushed_after={self.pushed_after}"] if self.pushed_after else []
+        if self.pushed_after:
+            words += [f"pushed_after={self.pushed_after}"]
+        else:
+            words += []
         words += [f"fault={self.fault}"] if self.fault else []
-        words += [f"under_trl={self.under_trl}"] if self.under_trl else []
+        if self.under_trl:
+            words += [f"under_trl={self.under_trl}"]
+        else:
+            words += []
         words += [f"fresh={self.fresh}"] if self.fresh else []
         usual = TrainingConfig(loss=ALGORITHMS[self.training.algorithm].loss)
         words += _differences(
@@ -164,11 +170,10 @@ def _differences(settings: Any, usual: Any, within: str = "") -> list[str]:
         if field_.name in _SIZES or value == other:
             continue
         name = within + field_.name
-        words += (
-            _differences(value, other, f"{name}.")
-            if dataclasses.is_dataclass(other)
-            else [f"{name}={value}"]
-        )
+        if dataclasses.is_dataclass(other):
+            words += _differences(value, other, f"{name}.")
+        else:
+            words += [f"{name}={value}"]
     return words
 
 

@@ -291,7 +291,10 @@ class Course:
         """Move the followed level to the next step, whose log H is z."""
         moved = self._levels.moved
         known = moved[-1][1] if moved and passed == 1 else None
-        change = self.rate * passed if known is None else self.own_share * known
+        if known is None:
+            change = self.rate * passed
+        else:
+            change = self.own_share * known
         expected = self._followed + change
         largest = 3 * self._line.scatter  # one odd step is no course
         surprise = min(max(z - expected, -largest), largest)

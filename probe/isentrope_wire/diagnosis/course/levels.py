@@ -52,7 +52,9 @@ class Levels:
     def error(self) -> float:
         """Standard error of such a median, from the run's own scatter; 0 while it is not known."""
         noise = self.noise()
-        return noise * math.sqrt(math.pi / 2 / NEWEST_STEPS) if math.isfinite(noise) else 0.0
+        if math.isfinite(noise):
+            return noise * math.sqrt(math.pi / 2 / NEWEST_STEPS)
+        return 0.0
 
     @property
     def own_share(self) -> float:
@@ -90,7 +92,9 @@ class Levels:
         nor an odd step shows there. Infinite before there are three."""
         z = self._raw
         bends = [abs(z[place] - 2 * z[place + 1] + z[place + 2]) for place in range(len(z) - 2)]
-        return 1.4826 / math.sqrt(6) * median(bends) if bends else math.inf
+        if bends:
+            return 1.4826 / math.sqrt(6) * median(bends)
+        return math.inf
 
     def is_learnt(self, way: int) -> bool:
         """Whether the updates account for the change of the last steps in a direction, or it is not

@@ -74,7 +74,10 @@ class Line:
         variance = self._add_rest(z - self.end, raw - self.end, fade)
         self.rate_error = math.sqrt(variance * self._ww / self._w / spread)
         # A pace that noise could have made is no pace to go on at.
-        self.rate = rate * max(0.0, 1 - (self.rate_error / rate) ** 2) if rate else 0.0
+        if rate:
+            self.rate = rate * max(0.0, 1 - (self.rate_error / rate) ** 2)
+        else:
+            self.rate = 0.0
 
     def _has_turned(self, z: float, passed: int) -> bool:
         off = z - self.end - self.rate * passed

@@ -36,7 +36,10 @@ def diagnose(measured: Measured) -> Diagnosis:
     message = describe_state(state) + describe_findings(findings)
     suggestion, why_none = suggest_control(state, message)
     is_over = measured.status.is_over
-    forecast, mean_pace = (None, None) if is_over else forecast_unchanged(state)
+    if is_over:
+        forecast, mean_pace = (None, None)
+    else:
+        forecast, mean_pace = forecast_unchanged(state)
     return Diagnosis(
         level=level_with(state.level, findings),
         step=measured.step,
@@ -73,11 +76,10 @@ def preview(measured: Measured, control: Control, *, curves: bool = False) -> Pr
     range."""
     state = RunState(measured)
     course, last = state.course, measured.last
-    warnings = (
-        dead_parts(control, last)
-        if control.method != Method.NONE or control.hold is not None
-        else []
-    )
+    if control.method != Method.NONE or control.hold is not None:
+        warnings = dead_parts(control, last)
+    else:
+        warnings = []
     if control.held is not None:
         effect, forecast, message = preview_hold(state, control)
     else:

@@ -110,7 +110,8 @@ def preview_hold(
             forecast = _moved(forecast, _approach(course.entropy, targets))
         elif action.target is not None and action.status != HoldStatus.FALLBACK:
             forecast = _stay_at_target(forecast, action.target, is_there=False)
-        effect = effect if not acts else replace(effect, pace=_pace_of(forecast, course.entropy))
+        if acts:
+            effect = replace(effect, pace=_pace_of(forecast, course.entropy))
     if (
         action.status == HoldStatus.APPROACHING
         and not has_curve

@@ -104,7 +104,9 @@ class Measured:
     @property
     def target(self) -> float | None:
         """The entropy that the newest step held."""
-        return None if self.step is None else self.targets.get(self.step)
+        if self.step is None:
+            return None
+        return self.targets.get(self.step)
 
 
 def finite(values: Iterable[tuple[int, float]]) -> dict[int, float]:

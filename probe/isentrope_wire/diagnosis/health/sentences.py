@@ -44,7 +44,10 @@ def describe_effect(state: RunState, control: Control, effect: PredictedEffect |
         clips = "Clips less than 0.1 %"
     if control.method == "kl_cov":
         clips = f"Penalises {percent(control.number('k'), 1)} of the tokens, clips none"
-    now = None if state.course is None else state.course.mean_pace(PROMISED_STEPS)
+    if state.course is None:
+        now = None
+    else:
+        now = state.course.mean_pace(PROMISED_STEPS)
     if effect.pace is None or now is None:
         return f"{clips}; what that does to the entropy is not known while the gain is not."
     return f"{clips}: {describe_pace(now.value, effect.pace)}."
@@ -64,11 +67,10 @@ def describe_pace(now: float, pace: Estimate) -> str:
 def describe_state(state: RunState) -> str:
     measured, course = state.measured, state.course
     if course is None:
-        said = (
-            "No step has been reported."
-            if measured.step is None
-            else "No entropy has been reported."
-        )
+        if measured.step is None:
+            said = "No step has been reported."
+        else:
+            said = "No entropy has been reported."
     elif measured.status.is_over:
         said = f"{_describe_change(state, course, over='over')}."
     else:
@@ -76,7 +78,9 @@ def describe_state(state: RunState) -> str:
     if measured.status.is_over:
         word = measured.status.capitalize()
         error = error_in_a_line(measured.error).rstrip(".")
-        return f"{word}: {error}. {said}" if error else f"{word}: {said[:1].lower()}{said[1:]}"
+        if error:
+            return f"{word}: {error}. {said}"
+        return f"{word}: {said[:1].lower()}{said[1:]}"
     not_finite = state.newest_not_finite
     if not_finite is not None:
         said = f"The entropy of step {max(measured.entropies)} is {fixed(not_finite, 0)}."
@@ -89,7 +93,9 @@ def describe_state(state: RunState) -> str:
         said = f"{measured.hold_why} {said}"
     elif measured.hold_state == HoldStatus.FALLBACK:
         said = f"{said} The hold waits: {measured.hold_why}"
-    return f"{_SILENT} {said}" if measured.status == Status.SILENT else said
+    if measured.status == Status.SILENT:
+        return f"{_SILENT} {said}"
+    return said
 
 
 def _describe_course(state: RunState, course: Course) -> str:
@@ -192,7 +198,9 @@ def _name_early_level(lost: float) -> str:
 
 
 def _goes(slope: float) -> str:
-    return "falls" if slope < 0 else "rises"
+    if slope < 0:
+        return "falls"
+    return "rises"
 
 
 def describe_findings(findings: Sequence[Alert]) -> str:

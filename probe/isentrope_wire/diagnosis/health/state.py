@@ -79,7 +79,9 @@ class RunState:
     @property
     def _levels(self) -> list[float]:
         """log H of each of the last five steps: a state is left after five steps, not one."""
-        return [] if self.course is None else self.course.levels
+        if self.course is None:
+            return []
+        return self.course.levels
 
     @property
     def _slack(self) -> float:
@@ -123,7 +125,9 @@ class RunState:
             level = (HealthLevel.HEALTHY, HealthLevel.WATCH, HealthLevel.ACT)[urgency]
         if self.measured.overshoot is not None or self._is_random_again:
             level = HealthLevel.ACT
-        return HealthLevel.WATCH if self._needs_a_look and level != HealthLevel.ACT else level
+        if self._needs_a_look and level != HealthLevel.ACT:
+            return HealthLevel.WATCH
+        return level
 
     @property
     def _needs_a_look(self) -> bool:
@@ -146,7 +150,9 @@ class RunState:
         starts = range(0, len(earlier), REWARDS // 3)
         windows = [earlier[first : first + REWARDS] for first in starts]
         best = max((window for window in windows if len(window) == REWARDS), key=fmean, default=[])
-        return (fmean(best), fmean(newest)) if lost_reward(best, newest) else None
+        if lost_reward(best, newest):
+            return (fmean(best), fmean(newest))
+        return None
 
     @cached_property
     def is_learning(self) -> bool:
@@ -192,21 +198,28 @@ class RunState:
     def _level_at_control(self) -> float | None:
         """The entropy that the active control began with, in nats: the median of the first twenty
         known steps under it."""
-        applied = None if self.measured.active is None else self.measured.active.applied_step
+        if self.measured.active is None:
+            applied = None
+        else:
+            applied = self.measured.active.applied_step
         if applied is None:
             return None
         under = (
             value for step, value in sorted(self.measured.entropies.items()) if step >= applied
         )
         known = [value for value in under if math.isfinite(value) and value > 0][:PROMISED_STEPS]
-        return median(known) if known else None
+        if known:
+            return median(known)
+        return None
 
     @cached_property
     def newest_not_finite(self) -> float | None:
         """The newest entropy, where it is NaN or infinite."""
         entropies = self.measured.entropies
         newest = entropies[max(entropies)] if entropies else 0.0
-        return None if math.isfinite(newest) else newest
+        if math.isfinite(newest):
+            return None
+        return newest
 
     def steps_to_quarter(self) -> int | None:
         """Until a quarter of the early level is left, in one digit; of a held entropy, which goes
@@ -219,7 +232,9 @@ class RunState:
         if self.measured.target is not None:
             return None
         steps = self.course.steps_until(0.25 / left)
-        return None if steps is None else round_to_one_digit(steps)
+        if steps is None:
+            return None
+        return round_to_one_digit(steps)
 
 
 def round_to_one_digit(steps: float) -> int:

@@ -76,7 +76,10 @@ def suggest_control(state: RunState, why: str) -> tuple[Suggestion | None, str]:
     is_far = abs(lost) >= 1 - tuning.WATCH_LEFT
     # What comes back, or is level, needs no threshold. One clear step of the last ten is enough:
     # else a threshold would alternate with a hold from step to step.
-    found = _threshold(state, direction, why) if direction in state.course.directions else None
+    if direction in state.course.directions:
+        found = _threshold(state, direction, why)
+    else:
+        found = None
     if found is not None and not found.stops and not is_far:
         return None, ""  # what merely slows a change clips much, and there is time
     if found is not None or not is_far or _has_its_time(state):
@@ -87,19 +90,27 @@ def suggest_control(state: RunState, why: str) -> tuple[Suggestion | None, str]:
 def _has_its_time(state: RunState) -> list[ControlVersion]:
     """The versions that are on their way, or have no verdict yet."""
     newest, active, verdict = state.measured.newest, state.measured.active, state.measured.verdict
-    found = [] if newest is None or newest.state.is_final else [newest]
+    if newest is None or newest.state.is_final:
+        found = []
+    else:
+        found = [newest]
     is_judged = (
         active is None
         or verdict is None
         or verdict.version != active.version
         or verdict.judged_steps
     )
-    return found if is_judged or active is None else [*found, active]
+    if is_judged or active is None:
+        return found
+    return [*found, active]
 
 
 def _threshold(state: RunState, direction: int, why: str) -> Suggestion | None:
     measured, course = state.measured, state.course
-    now = None if course is None else course.mean_pace(PROMISED_STEPS)
+    if course is None:
+        now = None
+    else:
+        now = course.mean_pace(PROMISED_STEPS)
     if course is None or now is None:
         return None
     found = stopping_control(course, measured.last, direction, why)
@@ -108,7 +119,10 @@ def _threshold(state: RunState, direction: int, why: str) -> Suggestion | None:
     control, pace = found.control, found.effect.pace
     if any(_is_enough(version, control, direction) for version in _has_its_time(state)):
         return None
-    paces = "" if pace is None else f", {describe_pace(now.value, pace)}"
+    if pace is None:
+        paces = ""
+    else:
+        paces = f", {describe_pace(now.value, pace)}"
     does = "stop it" if found.stops else "slow it"
     if found.stops and state.direction == 0:
         does = f"keep it from {'falling' if direction < 0 else 'rising'}"
@@ -130,7 +144,10 @@ def _threshold(state: RunState, direction: int, why: str) -> Suggestion | None:
 def _is_enough(version: ControlVersion, control: Control, direction: int) -> bool:
     """Whether a version was promised to end the change, clips what `control` would, or holds:
     thresholds read from ten steps scatter."""
-    promised = None if version.predicted is None else version.predicted.pace
+    if version.predicted is None:
+        promised = None
+    else:
+        promised = version.predicted.pace
     if promised is not None and (
         direction * promised.value <= 0 or promised.low <= 0 <= promised.high
     ):

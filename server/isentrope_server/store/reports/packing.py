@@ -87,7 +87,9 @@ def full_streams(
 def _reports_to_pack(row: Row[*tuple[Any, ...]], now: float, sizes: RowSizes) -> int:
     loose = int(row.loose)
     ended = row.state != "running" or row.last_heard_at < now - IDLE_AFTER_SECONDS
-    return loose if ended else loose - loose % sizes.reports
+    if ended:
+        return loose
+    return loose - loose % sizes.reports
 
 
 def join_next(

@@ -40,7 +40,9 @@ class Arrival:
     @property
     def layout(self) -> Layout:
         """Layout of the record's report; empty where the record is no report."""
-        return rows.NO_LAYOUT if self.packed is None else self.packed.layout
+        if self.packed is None:
+            return rows.NO_LAYOUT
+        return self.packed.layout
 
 
 def stored_hashes(

@@ -32,8 +32,13 @@ class StepRange:
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """SQL conditions on rows that may hold these steps."""
-        later = [] if self.first is None else [records.c.last_step >= self.first]
-        return later if self.last is None else [*later, records.c.first_step <= self.last]
+        if self.first is None:
+            later = []
+        else:
+            later = [records.c.last_step >= self.first]
+        if self.last is None:
+            return later
+        return [*later, records.c.first_step <= self.last]
 
     def holds(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these steps are in the range, shape (rows,)."""
@@ -146,7 +151,10 @@ def _parts(
         )
         held = words != MISSING
         part = _Part(stream_keys, positions, steps, words.view("<f8"))
-        parts[name] = part if held.all() else _select_steps(part, held)
+        if held.all():
+            parts[name] = part
+        else:
+            parts[name] = _select_steps(part, held)
     return parts
 
 

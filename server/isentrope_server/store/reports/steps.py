@@ -97,7 +97,9 @@ def seconds_per_step(connection: Connection, run_key: int) -> float | None:
         np.concatenate(column)[-_NEWEST_TIMED:] for column in zip(*reversed(of_stream), strict=True)
     )
     passed, seconds = int(steps[-1] - steps[0]), float(times[-1] - times[0])
-    return seconds / passed if passed > 0 and seconds >= 0 else None
+    if passed > 0 and seconds >= 0:
+        return seconds / passed
+    return None
 
 
 REPORTS_AT_ONCE = 1_000

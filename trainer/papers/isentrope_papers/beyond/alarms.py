@@ -41,11 +41,9 @@ class Alarm(NamedTuple):
     @property
     def lead(self) -> int | None:
         """Steps from the alarm to the loss of half."""
-        return (
-            None
-            if self.lost_half_at is None or self.raised_at is None
-            else self.lost_half_at - self.raised_at
-        )
+        if self.lost_half_at is None or self.raised_at is None:
+            return None
+        return self.lost_half_at - self.raised_at
 
     @property
     def false(self) -> bool:

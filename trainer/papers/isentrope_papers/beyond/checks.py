@@ -263,5 +263,8 @@ class ChecksUnderTrl(Checks):
         if find_spec("trl") is None:
             return {}
         run = plan.run(steps=30 if plan.quick else 80)
-        names = ["problems too hard", "healthy: grpo"] if plan.quick else [*TRL_FAULTS]
+        if plan.quick:
+            names = ["problems too hard", "healthy: grpo"]
+        else:
+            names = [*TRL_FAULTS]
         return {name: replace(run, under_trl=name, first_seed=FIRST_SEED) for name in names}

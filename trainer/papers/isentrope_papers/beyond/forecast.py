@@ -72,7 +72,9 @@ def measured_at(run: Run, place: int, what_if: Sequence[WhatIfSums] = ()) -> Mea
         return finite(zip(run.steps[: place + 1].tolist(), values.tolist(), strict=False))
 
     def series(name: str) -> Series:
-        return run.series(name) if name in run.names else np.full(len(run.steps), np.nan)
+        if name in run.names:
+            return run.series(name)
+        return np.full(len(run.steps), np.nan)
 
     is_unseen = metrics.ENTROPY_UNSEEN_CHANGE in run.names
     by_control = series(metrics.ENTROPY_GAIN) * series(metrics.CHANGE_BY_INTERVENTION)

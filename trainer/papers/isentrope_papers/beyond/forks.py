@@ -116,7 +116,10 @@ class Forks(Figure):
         ]
         promised, came = np.array(shown, dtype=float).reshape(-1, 2).T
         points(panel, promised, came, index=1, size=4)
-        ends = [float(came.min()), float(came.max())] if shown else [0.0, 1.0]
+        if shown:
+            ends = [float(came.min()), float(came.max())]
+        else:
+            ends = [0.0, 1.0]
         panel.plot(ends, ends, color="#888888", linewidth=0.8)
         panel.set(xlabel="promised, nats a step", ylabel="came, nats a step")
         return picture
@@ -207,7 +210,10 @@ def fork(run: Run, without: Run) -> Fork:
     judged = after & (run.steps <= run.settings.pushed_after + PROMISED_STEPS)
     slope = slope_of(run.steps[judged].tolist(), run.series(ENTROPY_MEAN)[judged].tolist())
     course = measured_at(run, int(np.flatnonzero(judged)[-1])).course
-    share = 1.0 if ENTROPY_UNSEEN_CHANGE in run.names or course is None else course.own_share
+    if ENTROPY_UNSEEN_CHANGE in run.names or course is None:
+        share = 1.0
+    else:
+        share = course.own_share
     added = share * run.series(ENTROPY_GAIN)[judged] * run.series(CHANGE_BY_INTERVENTION)[judged]
     assert slope is not None, "there are as many steps"
     steps, entropies = run.steps[judged].tolist(), run.series(ENTROPY_MEAN)[judged].tolist()

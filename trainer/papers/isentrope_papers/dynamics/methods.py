@@ -167,7 +167,10 @@ class PassRates(Figure):
                 ]
             )
             places = np.arange(len(PASS_RATE_BINS)) + (index - (len(groups) - 1) / 2) * width
-            errors = shares.std(axis=0, ddof=1) if len(runs) > 1 else None
+            if len(runs) > 1:
+                errors = shares.std(axis=0, ddof=1)
+            else:
+                errors = None
             axes.bar(
                 places,
                 shares.mean(axis=0),
