@@ -18,17 +18,20 @@ from pathlib import Path
 
 
 def made_up_log(steps: int = 200, seed: int = 0) -> list[dict[str, float]]:
-    """One row a step, under TRL's names."""
+    """One row a step, under TRL's names, with the groups' place as the probe logs it."""
     noise = random.Random(seed)
     rows = []
     for step in range(1, steps + 1):
         progress = min(1.0, step / 120)
+        one_reward = min(1.0, max(0.0, progress + noise.gauss(0, 0.02)))
         rows.append(
             {
                 "step": step,
                 "reward": 0.3 + 0.69 * progress + noise.gauss(0, 0.01),
                 "reward_std": 0.4 * (1 - progress) + 0.01,
-                "frac_reward_zero_std": min(1.0, max(0.0, progress + noise.gauss(0, 0.02))),
+                "frac_reward_zero_std": one_reward,
+                "group/all_right": one_reward,
+                "group/all_wrong": 0.0,
                 "entropy": 1.2 - 0.2 * progress + noise.gauss(0, 0.02),
                 "completions/mean_length": 200 + noise.gauss(0, 5),
                 "grad_norm": 0.5 * (1.05 - progress) + abs(noise.gauss(0, 0.02)),

@@ -72,7 +72,7 @@ def after(step: int, value: float, early: float, pace: float = 0.0) -> float:
         pytest.param(
             lambda step: {
                 "advantage/zero_group_fraction": after(step, 0.8, 0.1),
-                "reward/mean": after(step, 0.95, 0.4),
+                "reward/mean": after(step, 0.97, 0.7),
             },
             "zero_advantage", "too_easy", 100, 115, id="groups all right",
         ),
@@ -95,6 +95,22 @@ def after(step: int, value: float, early: float, pace: float = 0.0) -> float:
                 "group/all_wrong": after(step, 0.05, 0.0),
             },
             "zero_advantage", "too_easy", 100, 115, id="groups learnt by heart",
+        ),
+        pytest.param(
+            lambda step: {
+                "advantage/zero_group_fraction": after(step, 0.62, 0.1),
+                "group/identical": after(step, 0.15, 0.0),
+                "group/all_right": after(step, 0.12, 0.0),
+                "group/all_wrong": 0.03,
+            },
+            "zero_advantage", "same_score", 100, 115, id="groups of one graded reward",
+        ),
+        pytest.param(
+            lambda step: {
+                "advantage/zero_group_fraction": after(step, 0.75, 0.1),
+                "reward/mean": after(step, 0.55, 0.5) + 0.01 * math.sin(step),
+            },
+            "zero_advantage", "", 100, 115, id="groups of which no place is measured",
         ),
         pytest.param(
             lambda step: {"sampler/kl_k3": 0.15 + 0.01 * math.sin(step)},

@@ -145,7 +145,7 @@ CHECKS: tuple[Check, ...] = (
         ),
         needs="groups (`groups=` of gate), or frac_reward_zero_std",
         cures={
-            "": "Choose problems of which some completions are right and some wrong.",
+            "": "Choose problems whose completions differ in reward.",
             "too_easy": "Take harder problems, or drop those that are always solved.",
             "too_hard": (
                 "Take easier problems first, give partial reward, or draw more completions."
@@ -157,8 +157,11 @@ CHECKS: tuple[Check, ...] = (
                 "look at the sign of loss and advantage."
             ),
             "constant": "Look at the reward function: it pays every completion the same.",
+            "same_score": (
+                "Let the reward tell completions of a group apart, or raise the temperature."
+            ),
         },
-        apart="its three causes by the reward's place in its range and by the token ids of a group",
+        apart="its causes by the reward's place in its range and by the token ids of a group",
         explains=_STANDSTILL | {"gradient", "collapse"},
     ),
     Check(

@@ -35,6 +35,10 @@ _FAR = 0.08
 with several updates a batch it is a tenth of that."""
 _FAR_APART = 0.3
 """Mean difference of log-probs, in nats, of about that KL."""
+_NEAR_END = 0.2
+"""Part of the reward's range from its end in which a mean tells that most groups are there."""
+_UNNAMED = frozenset({"", "same_score"})
+"""Causes that do not say where the groups are in the reward's range."""
 _STILL = 1e-4
 """KL to the reference, in nats a token, below which a policy is where it began."""
 _MUCH_CUT = 0.15
@@ -107,7 +111,8 @@ def zero_advantage(measures: Measures) -> Finding | None:
     if share is None:
         return None
     cause = _cause_of_one_reward(measures)
-    if cause in {"too_hard", "lost", "cut"} and share < ALL and reward_rises(measures):
+    is_low = cause in {"too_hard", "lost", "cut"} or (cause in _UNNAMED and _is_low(measures))
+    if is_low and share < ALL and reward_rises(measures):
         return None
     words = {
         "too_easy": "all completions are right: the problems are too easy",
@@ -116,8 +121,15 @@ def zero_advantage(measures: Measures) -> Finding | None:
         "lost": "all completions are wrong, as they were not at first: the policy is lost",
         "constant": "every completion is paid the same: the reward tells nothing apart",
         "identical": "the completions of a group are the same",
+        "same_score": (
+            "all completions of a group have the same reward, neither the best nor the worst"
+        ),
     }
-    message = f"{percent(share)} of the groups teach nothing, mostly because {words[cause]}."
+    message = f"{percent(share)} of the groups teach nothing"
+    if cause:
+        message += f", mostly because {words[cause]}."
+    else:
+        message += ": all completions of such a group have the same reward."
     evidence = {"share": share}
     zero = measures.trace(metrics.ADVANTAGE_ZERO_GROUP_FRACTION)
     if zero is not None:
@@ -203,23 +215,46 @@ def _cause_by_place(measures: Measures) -> str:
             return "identical"
         return "too_easy"
     if right is not None and wrong is not None:
+        dead = right.level + wrong.level
+        if zero is not None:
+            dead = max(dead, zero.level)
+        if max(right.level, wrong.level) < MOST * dead:
+            return "same_score"
         return _easy_or_hard(right.level > wrong.level)
-    if reward is None:
-        return "too_hard"
+    place = _place_of_reward(measures)
+    if place is None:
+        return ""
     spread = measures.trace(metrics.REWARD_STD)
-    low, high = _reward_range(measures)
-    if high <= low:
-        return "too_hard"
-    place = (reward.level - low) / (high - low)
     has_no_spread = spread is not None and spread.level < 0.2 * spread.start
     is_one_answer = zero is not None and zero.level > ALL
-    if (has_no_spread or is_one_answer) and 0.2 < place < 0.8:
-        return "identical"
+    if _NEAR_END < place < 1 - _NEAR_END:
+        if identical is None and (has_no_spread or is_one_answer):
+            return "identical"
+        return ""
     return _easy_or_hard(place > MOST)
 
 
 def _easy_or_hard(is_easy: bool) -> str:
     return ("too_hard", "too_easy")[is_easy]
+
+
+def _place_of_reward(measures: Measures) -> float | None:
+    """Where in its range the mean reward is, 0: at the lowest; None where that is not known."""
+    reward = measures.trace(metrics.REWARD_MEAN)
+    low, high = _reward_range(measures)
+    if reward is None or high <= low:
+        return None
+    return (reward.level - low) / (high - low)
+
+
+def _is_low(measures: Measures) -> bool:
+    """Whether the groups with one reward are rather in the lower half of its range."""
+    right = measures.trace(metrics.GROUP_ALL_RIGHT)
+    wrong = measures.trace(metrics.GROUP_ALL_WRONG)
+    if right is not None and wrong is not None:
+        return wrong.level >= right.level
+    place = _place_of_reward(measures)
+    return place is None or place <= MOST
 
 
 def _knows_range(measures: Measures) -> bool:
