@@ -45,6 +45,9 @@ HOLD_STATE, HOLD_WHY = "hold/state", "hold/why"
 COURSE_SAID = "entropy/urgency_said"
 """Label of a report where the entropy's course is more urgent than what was said of it, 0 nothing,
 1 watch: it is what learning costs, or follows from a cause that was named."""
+CHECKS_FOLLOWING = "checks/following"
+"""Label of a report: what the checks found at this step and did not ring for, each with the cause
+that it follows from: `plateau=truncation,length=truncation`."""
 LIKELY_CAUSE = "sampler/likely_cause"
 """Label of a report: why tokens and logits do not belong together, in words."""
 

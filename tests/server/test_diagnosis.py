@@ -11,6 +11,7 @@ from statistics import fmean
 import httpx
 import pytest
 
+from isentrope.cli.diagnose import diagnosis_of
 from isentrope.client import calls
 from isentrope.client.client import Client
 from isentrope_server.digests import renew_digests
@@ -153,6 +154,28 @@ def test_each_check_says_what_it_found_or_needs(client: Client, server: ServerIn
     young = Rank(server)
     young.send(StepReport(step=1, recorded_at=1.0, scalars={"entropy": 1.0}))
     assert client.checks(young.run_id)[0].status == CheckStatus.WAITS
+
+
+def test_checks_agree_with_the_diagnosis_of_a_log(client: Client, server: ServerInThread) -> None:
+    """Of one run; an alert of long ago is found, too."""
+    rank, (probe, transport) = Rank(server), probe_and_transport()
+    rows = []
+    for step in range(1, 151):
+        scalars = {"reward/mean": 0.02, "advantage/zero_group_fraction": 0.97}
+        scalars |= {"entropy/mean": 1.0, "train/grad_norm": 0.01 if step > 40 else 1.0}
+        rows.append((step, scalars))
+        probe.log(scalars)
+        probe.step(step)
+    probe.finish()
+    rank.send(*reports(transport)[:150])
+    of_log = diagnosis_of(rows)
+    states = {state.kind: state for state in client.checks(rank.run_id)}
+    raised = {kind for kind, state in states.items() if state.status == CheckStatus.FOUND}
+    assert raised == {finding.kind for finding in of_log.findings}
+    assert raised == {"zero_advantage"}
+    follows = {k: s.message for k, s in states.items() if s.status == CheckStatus.FOLLOWS}
+    assert follows == {kind: f"Follows from {by}." for kind, by in of_log.follows.items()}
+    assert "gradient" in follows
 
 
 def test_the_suggestion_agrees_with_its_preview_and_the_sums(

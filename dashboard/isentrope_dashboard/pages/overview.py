@@ -176,7 +176,10 @@ def checks_line(checks: Sequence[CheckState]) -> html.Details:
         words += f"; found: {', '.join(check.title.lower() for check in found)}"
     else:
         words += ""
-    rows = [(check.title, f"{check.message} {check.cure}") for check in found]
+    rows = [(check.title, f"Step {check.step}: {check.message} {check.cure}") for check in found]
+    rows += [
+        (check.title, check.message) for check in checks if check.status == CheckStatus.FOLLOWS
+    ]
     rows += [(check.title, f"No data: needs {check.needs}.") for check in without]
     listed = [html.Div([html.B(title), " ", text(said, "dim")]) for title, said in rows]
     return html.Details([html.Summary(words), html.Div(listed, className="card")])

@@ -126,6 +126,8 @@ class AlertWatch:
     """Kind -> step at which what a check finds now began."""
     following: dict[str, str] = field(default_factory=dict)
     """Kinds that were found and did not ring, each with the cause that it follows from."""
+    following_now: dict[str, str] = field(default_factory=dict)
+    """Those of them that are found at the newest step."""
 
     def step(
         self,
@@ -213,6 +215,7 @@ class AlertWatch:
     def _checked(self, step: int) -> dict[str, Alert | None]:
         """What the checks found, without what follows from a cause that was named and holds."""
         checked: dict[str, Alert | None] = {}
+        self.following_now = {}
         named = self.named
         for check in CHECKS:
             finding = check.find(self.measures)
@@ -229,10 +232,15 @@ class AlertWatch:
                 if cause is None:
                     named.append(check.kind)
                 else:
-                    self.following.setdefault(check.kind, cause)
+                    self._follow(check.kind, cause)
                     alert = None
             checked[check.kind] = alert
         return checked
+
+    def _follow(self, kind: str, cause: str | None) -> None:
+        if cause is not None:
+            self.following.setdefault(kind, cause)
+            self.following_now[kind] = cause
 
     @property
     def named(self) -> list[str]:
@@ -322,6 +330,8 @@ class AlertWatch:
                 for kind, urgency in waiting.items()
                 if follows(kind, urgency, self.named, self.course)
             }
+            for kind in sorted(excused):
+                self._follow(kind, cause_among(kind, self.named))
             if "collapse" in waiting and is_no_collapse(self.measures, self.course):
                 excused.add("collapse")
         said = self._excused.step(raised, urgency=self.course.urgency, excused=excused)

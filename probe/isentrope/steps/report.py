@@ -336,11 +336,15 @@ class ReportBuilder:
                 report.step, scalars, report.labels, report.what_if, closed.active, gradient
             )
             share_lost, said = self._alerts.share_lost, self._alerts.urgency_held_back
+            following = dict(self._alerts.following_now)
         if metrics.ENTROPY_MEAN in scalars and share_lost is not None:
             scalars[metrics.ENTROPY_SHARE_LOST] = share_lost
         labels = dict(report.labels)
         if said is not None:
             labels[reports.COURSE_SAID] = str(said)
+        if following:
+            pairs = [f"{kind}={cause}" for kind, cause in following.items()]
+            labels[reports.CHECKS_FOLLOWING] = ",".join(pairs)
         report = replace(report, scalars=scalars, labels=labels, alerts=alerts)
         self._log_alerts(report)
         return report

@@ -1,5 +1,5 @@
-"""Where each check of a run stands: it found something, found nothing, judges later, or has no
-data and what would give it some."""
+"""Where each check of a run stands: it found something, found what follows from another cause,
+found nothing, judges later, or has no data and what would give it some."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ class CheckStatus(StrEnum):
     """Where a check stands."""
 
     FOUND = "found"
+    FOLLOWS = "follows"
+    """It found what follows from a cause that was named, so that it did not ring."""
     CLEAR = "clear"
-    """It judges, and found nothing lately."""
+    """It judges, and has found nothing."""
     WAITS = "waits"
     """It has data; it judges from the twentieth step on."""
     NO_DATA = "no_data"
@@ -43,7 +45,7 @@ class CheckState(Answer):
     step: int | None
     """At which it was found."""
     message: str
-    """What was found."""
+    """What was found, or which cause it follows from."""
     cure: str
     """What to do about it."""
     needs: str
@@ -51,10 +53,18 @@ class CheckState(Answer):
 
 
 def check_states(
-    names: Collection[str], findings: Mapping[str, Alert], steps: int
+    names: Collection[str],
+    findings: Mapping[str, Alert],
+    steps: int,
+    following: Mapping[str, str] | None = None,
 ) -> list[CheckState]:
-    """Every check of a run of so many steps that reported these metrics; `findings`: the alert of
-    each kind that still counts."""
+    """Every check of a run of so many steps that reported these metrics.
+
+    Args:
+        findings: The newest alert of each kind that was raised.
+        following: Kinds that are found and did not ring, each with the cause it follows from.
+    """
+    causes = following or {}
     measures = Measures()
     measures.add(dict.fromkeys(names, 0.0))
     needs = dict.fromkeys(DIRECTIONS, "")
@@ -65,14 +75,18 @@ def check_states(
         if not check.is_measured(measures):
             needs[check.kind] = check.needs
     return [
-        _state(kind, what, findings.get(kind), is_early=steps < LEAST)
+        _state(kind, what, findings.get(kind), causes.get(kind), is_early=steps < LEAST)
         for kind, what in needs.items()
     ]
 
 
-def _state(kind: str, needs: str, alert: Alert | None, *, is_early: bool) -> CheckState:
-    status = CheckStatus.CLEAR
-    if is_early:
+def _state(
+    kind: str, needs: str, alert: Alert | None, cause: str | None, *, is_early: bool
+) -> CheckState:
+    status, message = CheckStatus.CLEAR, ""
+    if cause is not None:
+        status, message = CheckStatus.FOLLOWS, f"Follows from {cause}."
+    elif is_early:
         status = CheckStatus.WAITS
     if needs:
         status = CheckStatus.NO_DATA
@@ -83,7 +97,7 @@ def _state(kind: str, needs: str, alert: Alert | None, *, is_early: bool) -> Che
             status=status,
             level=None,
             step=None,
-            message="",
+            message=message,
             cure="",
             needs=needs,
         )

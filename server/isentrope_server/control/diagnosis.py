@@ -25,7 +25,7 @@ from isentrope_wire.diagnosis.check_states import CheckState, check_states
 from isentrope_wire.diagnosis.checks import FINDINGS
 from isentrope_wire.diagnosis.course import DIRECTIONS, STEPS_READ
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps
-from isentrope_wire.diagnosis.health import Measured, counts_since
+from isentrope_wire.diagnosis.health import Measured
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, change_parts
 from isentrope_wire.numbers import is_usable
 
@@ -40,6 +40,7 @@ _COURSE = (
     metrics.REWARD_MEAN,
 )
 _FINDINGS_READ = 20
+_RAISED_READ = 500
 _PREDICTION = (
     metrics.ENTROPY_GAIN,
     metrics.ENTROPY_PREDICTION_R2,
@@ -205,17 +206,28 @@ def _said(labels: Mapping[str, str]) -> int | None:
 
 
 def states_of_checks(connection: Connection, run: Run) -> list[CheckState]:
-    """Every check, with what it found lately."""
+    """Every check, with what it found: the newest alert of its kind, or the cause that it follows
+    from at the newest step."""
     first, last = first_step(connection, run), run.step
     if first is None or last is None:
         return check_states((), {}, 0)
     age = last - first + 1
     newest = alerts.newest_alerts(
-        connection, run.key, kinds=(*FINDINGS, *DIRECTIONS), limit=_FINDINGS_READ
+        connection, run.key, kinds=(*FINDINGS, *DIRECTIONS), limit=_RAISED_READ
     )
-    since = counts_since(last, age)
-    findings = {alert.kind: alert for _, alert in reversed(newest) if alert.step >= since}
-    return check_states(series.names(connection, run.key), findings, age)
+    findings = {alert.kind: alert for _, alert in reversed(newest)}
+    following = dict[str, str]()
+    newest_report = steps.find(connection, run.key, last)
+    if newest_report is not None:
+        following = _following(newest_report.labels)
+    return check_states(series.names(connection, run.key), findings, age, following)
+
+
+def _following(labels: Mapping[str, str]) -> dict[str, str]:
+    """Kind -> the kind that it follows from, of a report's label; what is no pair of kinds is left
+    out."""
+    pairs = [pair.partition("=") for pair in labels.get(reports.CHECKS_FOLLOWING, "").split(",")]
+    return {kind: cause for kind, _, cause in pairs if {kind, cause} <= reports.ALERT_KINDS.keys()}
 
 
 def _overshoot(connection: Connection, run: Run, version: int) -> Alert | None:
