@@ -200,10 +200,10 @@ class Verdict(Answer):
     message: str
     """The same in a sentence."""
     level: Number | None = None
-    """Entropy of the last judged step, in nats: the median of five."""
+    """Entropy of the last judged step, or of the fiftieth after the push where more were judged, in
+    nats: the median of five."""
     promised_level: Number | None = None
-    """What was forecast for that step when it was pushed, or for the fiftieth where more were
-    judged; null where nothing was."""
+    """What was forecast for that step when it was pushed; null where nothing was."""
     level_without: Number | None = None
     """Likewise without the control."""
 

@@ -79,7 +79,7 @@ def judge(
         (0.012, 0.016, Outcome.OVERSHOT, "Overshot, the fall became a rise:"),
         (0.0, -0.004, Outcome.STOPPED, "Stopped the rise:"),
         (-0.003, -0.009, Outcome.TURNED, "Turned the rise into a fall:"),
-        (0.0, 0.0, Outcome.UNDECIDED, "Not clear: "),
+        (0.0, 0.0, Outcome.UNDECIDED, "Not clear, the pace scatters by ±0.0"),
     ],
 )
 def test_the_verdict_compares_what_came_with_what_would_have_come(
@@ -135,7 +135,7 @@ def test_a_verdict_in_numbers() -> None:
     ("steps", "words"),
     [
         (20, "0.600 nats after 20 steps; promised 0.580, without it 0.520."),
-        (100, "0.600 nats after 100 steps; promised for 50 0.550, without it 0.400."),
+        (100, "0.600 nats after 50 steps; promised 0.550, without it 0.400."),
     ],
 )
 def test_a_verdict_compares_levels_with_the_promise(steps: int, words: str) -> None:
@@ -147,6 +147,36 @@ def test_a_verdict_compares_levels_with_the_promise(steps: int, words: str) -> N
     verdict = judge(0.0, scatter=0.0, steps=steps, predicted=promised)
     assert verdict.message == f"Stopped the fall: {words}"
     assert verdict.promised_level == pytest.approx(0.58 if steps == 20 else 0.55)
+
+
+@pytest.mark.parametrize(
+    ("realised", "scatter", "promised", "unchanged", "outcome", "words"),
+    [
+        # Slower than it would have gone, and yet below what was forecast without it.
+        (-0.0001, 0.0, 0.007, 0.001, Outcome.NO_EFFECT, "No effect on the fall: "),
+        (-0.002, 0.0, 0.001, 0.0, Outcome.NO_EFFECT, "No effect on the fall: "),
+        (-0.002, 0.0, 0.001, -0.008, Outcome.SLOWED, "Slowed the fall to 49 %: "),
+        # Its pace decides nothing.
+        (0.003, 0.05, 0.0001, -0.005, Outcome.STOPPED, "Stopped the fall: "),
+        (-0.003, 0.05, -0.0001, 0.005, Outcome.STOPPED, "Stopped the rise: "),
+        (0.003, 0.05, 0.02, -0.005, Outcome.UNDECIDED, "Not clear, the pace scatters by ±0.0"),
+    ],
+)
+def test_a_verdict_agrees_with_its_own_levels(
+    realised: float,
+    scatter: float,
+    promised: float,
+    unchanged: float,
+    outcome: Outcome,
+    words: str,
+) -> None:
+    forecasts = [[0.6 + pace * step for step in range(1, 51)] for pace in (promised, unchanged)]
+    predicted = replace(PREDICTED, forecast=forecasts[0], unchanged=forecasts[1])
+    added = 0.003
+    if scatter:
+        added = realised
+    verdict = judge(realised, added, steps=20, scatter=scatter, predicted=predicted)
+    assert (verdict.outcome, verdict.message[: len(words)]) == (outcome, words)
 
 
 @pytest.mark.parametrize("steps", [20, 50, 200])

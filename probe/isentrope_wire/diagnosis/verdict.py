@@ -108,6 +108,8 @@ def verdict_on(
         and now.realised.direction
     ):
         said = replace(said, outcome=Outcome.OVERSHOT)
+    if targets is None and now.without is not None:
+        said = _heed_levels(said, median_at(entropies, applied), levels)
     return Verdict(
         version=version.version,
         outcome=said.outcome,
@@ -185,16 +187,50 @@ _Levels = tuple[float | None, float | None, float | None]
 
 
 def _levels(version: ControlVersion, entropies: Mapping[int, float], last: int) -> _Levels:
-    """Those of the last judged step. A forecast ends after fifty steps: later its end stands."""
+    """Those of the last judged step, or of the fiftieth after the push, where a forecast ends: all
+    three are of one step. No forecast where the control came only after that one."""
+    predicted, pushed, applied = version.predicted, version.requested_step, version.applied_step
+    if pushed is not None and applied is not None and applied < pushed + AHEAD:
+        last = min(last, pushed + AHEAD)
     level = median_at(entropies, last)
-    predicted, pushed = version.predicted, version.requested_step
-    if not math.isfinite(level) or predicted is None or pushed is None or last <= pushed:
+    if not math.isfinite(level) or predicted is None or pushed is None:
         return (level if math.isfinite(level) else None), None, None
+    if not pushed < last <= pushed + AHEAD:
+        return level, None, None
     promised, without = (
         column[min(last - pushed, len(column)) - 1] if column else None
         for column in (predicted.forecast, predicted.unchanged)
     )
     return level, promised, without
+
+
+def _heed_levels(said: _Judgement, start: float, levels: _Levels) -> _Judgement:
+    """The verdict by the pace, unless the levels contradict it.
+
+    A fall that ended below what was forecast without the control was neither stopped nor slowed.
+    Where the pace decides nothing, a level clearly on the promised side of both forecasts does. Of
+    a rise likewise.
+
+    Args:
+        start: entropy when it was applied, in nats.
+    """
+    level, promised, without = levels
+    if level is None or promised is None or without is None:
+        return said
+    if said.outcome in (Outcome.STOPPED, Outcome.SLOWED) and said.without is not None:
+        fell_further = said.without < 0 and level < without < promised
+        rose_further = said.without > 0 and level > without > promised
+        if fell_further or rose_further:
+            return replace(said, outcome=Outcome.NO_EFFECT)
+    fall_ended = without < min(start, OVER_LEFT * level) and without < promised <= level
+    rise_ended = OVER_LEFT * without > max(start, level) and without > promised >= level
+    if said.outcome == Outcome.UNDECIDED and (fall_ended or rise_ended):
+        gone = without - start
+        left = (level - start) / gone
+        if left <= STOPPED:
+            return replace(said, outcome=Outcome.STOPPED, left=left, without=gone)
+        return replace(said, outcome=Outcome.SLOWED, left=left, without=gone)
+    return said
 
 
 def outcome_of(
@@ -310,7 +346,9 @@ def _write_sentence(
         return "Not judged: what it adds to each step is not known while the gain is not."
     beside = _levels_in_words(levels, steps)
     if outcome == Outcome.UNDECIDED:
-        return f"Not clear: {beside or 'the entropy scatters more than it moves'}."
+        margin = fixed((realised.high - realised.low) / 2, 4)
+        beside = beside or f"{_pace(realised.value)} nats a step, {_pace(without)} without it"
+        return f"Not clear, the pace scatters by ±{margin} nats a step: {beside}."
     if said.without < 0:
         change, turned = ("fall", "rise")
     else:
@@ -334,10 +372,9 @@ def _levels_in_words(levels: _Levels, steps: int) -> str:
     level, promised, without = levels
     if level is None or promised is None or without is None:
         return ""
-    then = f" for {AHEAD}" if steps > AHEAD else ""
     return (
-        f"{nats(level)} nats after {steps} steps; promised{then} "
-        f"{nats(promised)}, without it {nats(without)}"
+        f"{nats(level)} nats after {min(steps, AHEAD)} steps; promised {nats(promised)}, without it"
+        f" {nats(without)}"
     )
 
 
