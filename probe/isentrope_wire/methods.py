@@ -103,13 +103,11 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The µ from which on a side can leave nothing out, in standard deviations, and why; None:
-    there is no such."""
+    """The µ from which on a side can leave nothing out, in standard deviations; None: there is no
+    such."""
 
     low: float | None = None
     high: float | None = None
-    why_low: str = ""
-    why_high: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,8 +313,6 @@ def _clip_b_bounds(step: StepEvidence) -> Bounds:
     return Bounds(
         (step.discriminator_mean - LOWEST_DISCRIMINATOR_SCORE) / sigma,
         (step.largest_entropy - step.discriminator_mean) / sigma,
-        f"S* is never below {LOWEST_DISCRIMINATOR_SCORE}",
-        f"S* is never above its token's H, here {step.largest_entropy:.3g} at most",
     )
 
 
@@ -335,9 +331,6 @@ def _clip_v_bounds(step: StepEvidence) -> Bounds:
     return Bounds(
         (step.largest_expected_score - LOWEST_DISCRIMINATOR_SCORE) / sigma,
         step.largest_entropy / sigma,
-        f"S_c is never below {LOWEST_DISCRIMINATOR_SCORE} - E[S], and E[S] is"
-        f" {step.largest_expected_score:.3g} at most",
-        f"S_c is never above its token's H, here {step.largest_entropy:.3g} at most",
     )
 
 

@@ -111,7 +111,7 @@ def what_if_figure(
         "meta": {
             "reach": width,
             "unchanged": f"as now {change(now)}",
-            "pace": "pace, nats a step" if curves.low.pace else "pace: no gain is known yet",
+            "pace": "pace, nats a step" if curves.low.pace else "pace: no gain is known",
         },
         "margin": MARGIN,
         "hovermode": False,

@@ -572,9 +572,9 @@ def _thresholds(control: Control, step: StepEvidence) -> Iterator[str]:
     if not control.method.thresholds:
         return
     bounds = control.method.bounds(step)
-    for name, mu, bound, why, outside in (
-        ("mu_low", control.mu_low, bounds.low, bounds.why_low, step.outside_low),
-        ("mu_high", control.mu_high, bounds.high, bounds.why_high, step.outside_high),
+    for name, mu, bound, outside in (
+        ("mu_low", control.mu_low, bounds.low, step.outside_low),
+        ("mu_high", control.mu_high, bounds.high, step.outside_high),
     ):
         # A hold rests its threshold out there on purpose. The bounds are counted from this step's
         # tokens; the gate may have counted from the step's before, and have left some out all the
@@ -584,8 +584,8 @@ def _thresholds(control: Control, step: StepEvidence) -> Iterator[str]:
         if mu >= bound * (1 - THRESHOLD_TOLERANCE):
             side = "lower" if name == "mu_low" else "upper"
             yield (
-                f"{name} {mu:g} lies beyond {bound:.3g}, where the {side} side ends: {why}, so no"
-                " token can lie outside."
+                f"{name} {mu:g} clips nothing at this step: no token lies beyond it, for the {side}"
+                f" side ends at {bound:.3g}. Only a smaller {name} would clip."
             )
     if control.value("max_fraction") is not None and step.spared:
         yield (

@@ -38,7 +38,7 @@ def describe_effect(state: RunState, control: Control, effect: PredictedEffect |
             " push."
         )
     if effect is None:
-        return "Nothing is known yet: no step has what-if sums."
+        return "Nothing is known: no step has what-if sums."
     clips = f"Clips {percent(effect.clip_fraction, 1)}"
     if 0 < effect.clip_fraction < 5e-4:
         clips = "Clips less than 0.1 %"
