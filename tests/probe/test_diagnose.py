@@ -115,6 +115,24 @@ def test_words_say_what_since_when_and_what_to_do(tmp_path: Path) -> None:
     assert "value would need the explained variance" in output
 
 
+def test_each_level_of_a_collapse_has_its_step(tmp_path: Path) -> None:
+    """A log has no live run: nothing can be pushed to it."""
+    rows = [
+        {"step": step, "reward": 0.2, "entropy": 2.0 * 0.97 ** max(0, step - 10)}
+        for step in range(1, 61)
+    ]
+    file = write_jsonl(tmp_path, rows)
+    (finding, *_) = json.loads(diagnose(file, "--json").stdout)["findings"]
+    assert (finding["kind"], finding["level"]) == ("collapse", "act")
+    assert finding["step"] < finding["level_step"]
+    entropy = rows[finding["level_step"] - 1]["entropy"]
+    assert finding["evidence"]["entropy"] == pytest.approx(entropy, rel=0.1)
+    output = diagnose(file).stdout
+    assert f"Act at step {finding['level_step']}, watch since step {finding['since']}: " in output
+    assert "Lower the learning rate" in output
+    assert "push" not in output
+
+
 def test_a_run_that_learns_is_healthy_and_it_says_why(tmp_path: Path) -> None:
     result = diagnose(write_jsonl(tmp_path, log_of(is_cut=False)), "--fail-on", "watch")
     assert result.exit_code == 0

@@ -841,13 +841,18 @@ def alert_at(step: int, kind: str, level: AlertLevel = AlertLevel.WATCH) -> Aler
         (
             [alert_at(190, "plateau"), alert_at(170, "truncation")],
             HealthLevel.WATCH,
-            " First found, at step 170: completions are cut off.",
+            " Found at step 170: completions are cut off.",
+        ),
+        (
+            [alert_at(190, "truncation"), alert_at(170, "throughput")],
+            HealthLevel.WATCH,
+            " Found at step 190: completions are cut off.",
         ),
         (
             [alert_at(190, "kl", AlertLevel.ACT), alert_at(170, "truncation")],
             HealthLevel.ACT,
             (
-                " First found, at step 170: completions are cut off; most urgent, at step 190: KL"
+                " Found at step 170: completions are cut off; most urgent, at step 190: KL"
                 " runs away."
             ),
         ),

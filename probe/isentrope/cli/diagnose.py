@@ -23,6 +23,8 @@ from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.numbers import plain_json, printable
 from isentrope_wire.reports import ALERT_KINDS, Alert, AlertLevel
 
+_CURE_OF_ENTROPY = "Lower the learning rate; in the next run hold the entropy, or clip."
+"""Of a log: it has no run that a control could be pushed to."""
 _ORDER = ("healthy", str(AlertLevel.WATCH), str(AlertLevel.ACT))
 
 
@@ -35,6 +37,8 @@ class Found:
     """watch or act: the highest it came to."""
     step: int
     """At which it rang first."""
+    level_step: int
+    """At which it came to its highest level: that of the message and the evidence."""
     since: int
     """Step from which on it held."""
     message: str
@@ -108,16 +112,20 @@ def _add(findings: dict[str, Found], step: int, alert: Alert) -> None:
     numbers = dict(alert.evidence)
     since, certainty = numbers.pop("since", float(step)), numbers.pop("certainty", None)
     cause, level = alert.words.get("cause"), str(alert.level)
+    cure = cure_of(alert.kind, cause or "")
+    if alert.kind in DIRECTIONS:
+        cure = _CURE_OF_ENTROPY
     finding = Found(
         kind=alert.kind,
         level=level,
         step=step,
+        level_step=step,
         since=int(since),
         message=alert.message,
         cause=cause,
         certainty=certainty,
         evidence=numbers,
-        cure=cure_of(alert.kind, cause or ""),
+        cure=cure,
     )
     before = findings.setdefault(alert.kind, finding)
     if _ORDER.index(level) > _ORDER.index(before.level):
@@ -153,7 +161,11 @@ def _lines_of(diagnosis: LogDiagnosis) -> Sequence[str]:
     for finding in diagnosis.findings:
         kind = ": ".join(filter(None, [finding.kind, finding.cause]))
         title = ALERT_KINDS.get(finding.kind, finding.kind)
-        lines += ["", f"{finding.level.capitalize()} since step {finding.since}: {title} [{kind}]"]
+        level = finding.level.capitalize()
+        when = f"{level} since step {finding.since}"
+        if finding.level_step != finding.step:
+            when = f"{level} at step {finding.level_step}, watch since step {finding.since}"
+        lines += ["", f"{when}: {title} [{kind}]"]
         lines.append(f"  {finding.message}")
         if finding.cure and finding.cure not in finding.message:
             lines.append(f"  {finding.cure}")

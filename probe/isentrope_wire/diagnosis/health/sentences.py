@@ -204,12 +204,12 @@ def _goes(slope: float) -> str:
 
 
 def describe_findings(findings: Sequence[Alert]) -> str:
-    """The first in time, which the others may follow from, and the most urgent where it is
-    another."""
+    """The first in time of those that still count, a longer step last; and the most urgent where
+    it is another."""
     if not findings:
         return ""
-    first = findings[0]
-    words = f" First found, at step {first.step}: {_named(first)}"
+    first = next((alert for alert in findings if alert.kind != "throughput"), findings[0])
+    words = f" Found at step {first.step}: {_named(first)}"
     urgent = next((alert for alert in findings if alert.level == AlertLevel.ACT), first)
     if urgent.kind != first.kind:
         words += f"; most urgent, at step {urgent.step}: {_named(urgent)}"
