@@ -14,7 +14,7 @@ from statistics import fmean, median, variance
 from typing import Any
 
 from isentrope_wire.control import Control
-from isentrope_wire.diagnosis.course import OVER_LEFT, Course
+from isentrope_wire.diagnosis.course import ACT_LEFT, OVER_LEFT, Course
 from isentrope_wire.diagnosis.slope import autocorrelation, slope_of, slopes_of_pairs
 
 WINDOW = 30
@@ -72,14 +72,17 @@ def _slope(rewards: Sequence[float]) -> float:
 
 
 def is_learning(lost: float, rewards: Sequence[float]) -> bool:
-    """Whether the entropy has fallen, by less than MOST_LOST of its early level (`lost`: that
-    share), while the newest WINDOW or BEFORE rewards, by step, rise for certain. It falls so in
-    nearly every run that learns, and a control would slow the learning."""
-    if not 0 < lost < MOST_LOST:
-        return False
-    newest = [rewards[-count:] for count in (WINDOW, BEFORE)]
-    slopes = [slope_of(range(len(values)), values) for values in newest]
-    return any(slope is not None and slope.direction > 0 for slope in slopes)
+    """Whether the entropy falls as it does in nearly every run that learns, so that a control would
+    slow the learning: the newest WINDOW rewards, by step, rise for certain, and it has lost less
+    than MOST_LOST of its early level (`lost`: that share); or the newest BEFORE do, and it has lost
+    less than half."""
+    limits = {WINDOW: MOST_LOST, BEFORE: 1 - ACT_LEFT}
+    return any(0 < lost < most and _rises(rewards[-count:]) for count, most in limits.items())
+
+
+def _rises(values: Sequence[float]) -> bool:
+    slope = slope_of(range(len(values)), values)
+    return slope is not None and slope.direction > 0
 
 
 def _error_of_mean(rewards: Sequence[float]) -> float:

@@ -32,8 +32,8 @@ PRICE = " More reward is not shown."
 clearly more reward than the run left to itself."""
 
 _NOT_YET = (
-    "Nothing to do yet: the reward still rises. Look again when it is level, or three"
-    " quarters of the early entropy are lost."
+    "No control yet: the reward still rises, and a control would slow it. Look again when it is"
+    " level, or three quarters of the early entropy are lost."
 )
 
 
