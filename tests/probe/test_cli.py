@@ -16,9 +16,10 @@ from click.testing import CliRunner, Result
 
 import isentrope.cli.doctor
 import isentrope.kernels.cpp_backend
-from isentrope.cli import frame
+from isentrope.cli import frame, printing
 from isentrope.client import calls
 from isentrope.client.client import Client
+from isentrope_wire.answers import HealthLevel, RunDigest, RunSummary, Status
 from isentrope_wire.control import Hold, HoldSide
 from isentrope_wire.errors import install_command
 from tests.system.running_server import RunningServer, clean_environment, free_port
@@ -86,6 +87,47 @@ def test_runs_are_listed(server: RunningServer, run: str) -> None:
     )
     as_json = json.loads(isentrope_command(server, "runs", *options).stdout)
     assert [(item["id"], item["step"]) for item in as_json] == [(run, 4)]
+
+
+@pytest.mark.parametrize(
+    ("status", "lost", "words"),
+    [
+        (Status.FINISHED, 0.9, ("ended, collapsed", "90 %")),
+        (Status.FAILED, None, ("ended", "-")),
+        (Status.RUNNING, 0.9, ("act", "90 %")),
+        (Status.SILENT, 0.9, ("-", "90 %")),
+    ],
+)
+def test_health_says_how_a_run_ended(
+    status: Status, lost: float | None, words: tuple[str, str]
+) -> None:
+    digest = RunDigest(
+        level=HealthLevel.ACT,
+        share_lost=lost,
+        steps_to_three_quarters_lost=None,
+        entropy=None,
+        reward=None,
+        entropy_line=[],
+        reward_line=[],
+        control=None,
+        reason="",
+        seconds_per_step=None,
+    )
+    run = RunSummary(
+        id="a",
+        name="a",
+        project="",
+        status=status,
+        step=1,
+        planned_steps=None,
+        created_at=0.0,
+        last_report_at=None,
+        tags=[],
+        notes="",
+        config={},
+        digest=digest,
+    )
+    assert printing.health_in_words(run) == words
 
 
 def test_a_mistyped_metric_beside_a_right_one_is_told_of(server: RunningServer, run: str) -> None:

@@ -53,7 +53,7 @@ from isentrope_wire.answers import (
     Status,
     TokenScope,
 )
-from isentrope_wire.diagnosis.course import ACT_LEFT, WATCH_LEFT
+from isentrope_wire.diagnosis.course import name_end
 from isentrope_wire.methods import Method
 
 GRID = "runs"
@@ -639,15 +639,13 @@ def health(run: RunSummary) -> tuple[str, str]:
 
 def _end_in_words(share_lost: float | None) -> tuple[str, str]:
     """By what the entropy lost in the end, whatever it did in its last steps."""
-    if share_lost is None or abs(share_lost) < 1 - WATCH_LEFT:
+    word = name_end(share_lost)
+    if not word:
         return "Ended", "none"
-    is_far = abs(share_lost) >= 1 - ACT_LEFT
-    if share_lost > 0:
-        words = "collapsed" if is_far else "fallen"
-    else:
-        words = "exploded" if is_far else "risen"
-    tone = "act" if is_far else "watch"
-    return f"Ended, {words}", f"none {tone}"
+    tone = "watch"
+    if word in ("collapsed", "exploded"):
+        tone = "act"
+    return f"Ended, {word}", f"none {tone}"
 
 
 def _two_lines(first: Component | str, second: str) -> html.Div:

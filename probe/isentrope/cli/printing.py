@@ -11,6 +11,7 @@ import click
 
 from isentrope_wire.answers import Status
 from isentrope_wire.control import ControlFields, Hold
+from isentrope_wire.diagnosis.course import name_end
 from isentrope_wire.numbers import plain_json, printable
 
 if TYPE_CHECKING:
@@ -54,13 +55,15 @@ def control_line(item: ControlVersion) -> str:
 
 
 def health_in_words(run: RunSummary) -> tuple[str, str]:
-    """The level of a running run, and the share of its early entropy that is lost: `act`, `52
-    %`."""
+    """The level of a running run, or how an ended one came out, and the share of its early entropy
+    that is lost: `act` or `ended, collapsed`, `52 %`."""
     if run.digest is None:
         return "-", "-"
     lost = run.digest.share_lost
     if run.status is Status.RUNNING:
         level = str(run.digest.level)
+    elif run.status.is_over:
+        level = ", ".join(word for word in ("ended", name_end(lost)) if word)
     else:
         level = "-"
     return level, "-" if lost is None else f"{100 * lost:.0f} %"

@@ -7,7 +7,7 @@
 
 from isentrope_wire.diagnosis.course.course import Course
 from isentrope_wire.diagnosis.course.forecast import effect_in
-from isentrope_wire.diagnosis.course.levels import own_share
+from isentrope_wire.diagnosis.course.levels import name_end, own_share
 from isentrope_wire.diagnosis.course.tuning import (
     ACT_LEFT,
     AHEAD,
@@ -34,5 +34,6 @@ __all__ = [
     "WATCH_LEFT",
     "Course",
     "effect_in",
+    "name_end",
     "own_share",
 ]

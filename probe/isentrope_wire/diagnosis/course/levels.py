@@ -12,6 +12,17 @@ from isentrope_wire.diagnosis.course import tuning
 from isentrope_wire.metrics import NEWEST_STEPS
 
 
+def name_end(share_lost: float | None) -> str:
+    """How an ended run came out, by the share of its early entropy that it lost, in one word;
+    empty where it lost and gained little, or that is not known."""
+    if share_lost is None or abs(share_lost) < 1 - tuning.WATCH_LEFT:
+        return ""
+    is_far = abs(share_lost) >= 1 - tuning.ACT_LEFT
+    if share_lost > 0:
+        return "collapsed" if is_far else "fallen"
+    return "exploded" if is_far else "risen"
+
+
 @dataclass(slots=True)
 class Levels:
     """log H of the last steps, oldest first. `add_raw` a step's own, then `add_level` it."""
