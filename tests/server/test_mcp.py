@@ -237,7 +237,7 @@ def test_health_has_cause_and_a_control_whose_preview_agrees(
     token = server.token("read")
     health = call(address, token, "get_health", run=collapsing.run_id)
     assert 0.4 < health["share_lost"] < 0.9
-    assert health["cause"]["message"].startswith("Tokens with")
+    assert health["cause"]["message"].endswith("of the pull.")
     assert health["control"]["version"] == 0
     assert -600 < health["last_report_at"] <= 0
     suggested = health["suggestion"]["control"]

@@ -82,7 +82,7 @@ def test_a_frame_shows_what_was_measured() -> None:
     shown = " ".join(text_of(look, width=160).split())
     for words in (
         f"Act {COLLAPSED.message}",
-        "Cause: Tokens with A < 0, S_c < 0 make 100 % of the pull.",
+        "Cause: Unlikely tokens, punished, make 100 % of the pull.",
         "Suggested: Clip_V µ 1.0 would stop it: clips 15.0 %, ΔH −0.0",
         "step 41/150 records lost 3",
         "entropy 0.2263, early level 0.5707 share lost 60.3 %",

@@ -24,6 +24,7 @@ from isentrope_wire.control_answers import (
     State,
     Verdict,
 )
+from isentrope_wire.diagnosis.course import name_end
 from isentrope_wire.diagnosis.effect import SUGGESTED_THRESHOLDS, LastSteps
 from isentrope_wire.diagnosis.health import Diagnosis, Measured, diagnose, preview
 from isentrope_wire.diagnosis.trust import prediction_trust
@@ -323,6 +324,21 @@ def test_a_control_that_stops_the_fall_ends_the_alarm_while_it_does() -> None:
     assert found(rising)[0] == HealthLevel.HOLDING
 
 
+@pytest.mark.parametrize(
+    ("lost", "word"),
+    [
+        (0.9, "collapsed"),
+        (0.3, "fallen"),
+        (-0.3, "risen"),
+        (-0.9, "exploded"),
+        (0.1, ""),
+        (None, ""),
+    ],
+)
+def test_an_end_is_named_by_what_was_lost(lost: float | None, word: str) -> None:
+    assert name_end(lost) == word
+
+
 def test_the_cause_is_the_largest_quadrant_with_its_share() -> None:
     parts = {"change/negative_low": -0.6, "change/positive_high": -0.3, "change/positive_low": 0.5}
     falling = some(diagnose(run(collapse, 41, parts={40: parts, 41: parts})).cause)
@@ -331,7 +347,7 @@ def test_the_cause_is_the_largest_quadrant_with_its_share() -> None:
         None,
         pytest.approx(2 / 3),
     )  # type: ignore[comparison-overlap]
-    assert falling.message == "Tokens with A < 0, S_c < 0 make 67 % of the pull."
+    assert falling.message == "Unlikely tokens, punished, make 67 % of the pull."
     by_bonus = parts | {"change/by_policy_loss": -0.1, "change/by_kl_penalty": -0.3}
     named = some(diagnose(run(collapse, 41, parts={41: by_bonus})).cause)
     assert "kl penalty" in named.message

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from isentrope_dashboard import theme
@@ -12,7 +12,7 @@ from isentrope_dashboard.figures.heat import heat_figure
 from isentrope_dashboard.figures.panel import REST, Line, Panel, Quantity
 from isentrope_dashboard.formatting import change
 from isentrope_wire import metrics
-from isentrope_wire.diagnosis.pull import QUADRANTS
+from isentrope_wire.diagnosis.pull import MEANINGS, QUADRANTS
 
 HEAT_HEIGHT, LAW_HEIGHT = 236, 220
 TALL, SHORT = (
@@ -97,13 +97,6 @@ OVERVIEW: Sequence[Panel] = (
 )
 
 
-MEANINGS: Mapping[str, str] = {
-    metrics.CHANGE_NEGATIVE_LOW: "unlikely tokens, punished",
-    metrics.CHANGE_POSITIVE_HIGH: "likely tokens, rewarded",
-    metrics.CHANGE_POSITIVE_LOW: "unlikely tokens, rewarded",
-    metrics.CHANGE_NEGATIVE_HIGH: "likely tokens, punished",
-}
-"""Of the QUADRANTS; the first two lower the entropy."""
 LOWERING = (metrics.CHANGE_NEGATIVE_LOW, metrics.CHANGE_POSITIVE_HIGH)
 _DASHES = ("solid", "5px,3px")
 

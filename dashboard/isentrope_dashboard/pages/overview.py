@@ -27,7 +27,7 @@ from isentrope_dashboard.components.basics import (
 from isentrope_dashboard.components.header import LEVELS, STATUS
 from isentrope_dashboard.figures.chart import EMPTY, smoothed
 from isentrope_dashboard.figures.panel import Forecast
-from isentrope_dashboard.figures.panels import LOWERING, MEANINGS, OVERVIEW
+from isentrope_dashboard.figures.panels import LOWERING, OVERVIEW
 from isentrope_dashboard.formatting import (
     LEVEL,
     MISSING,
@@ -46,7 +46,7 @@ from isentrope_wire.diagnosis.check_states import CheckState, CheckStatus
 from isentrope_wire.diagnosis.effect import PROMISED_STEPS
 from isentrope_wire.diagnosis.health import PRICE, Diagnosis
 from isentrope_wire.diagnosis.outlook import Outlook
-from isentrope_wire.diagnosis.pull import Cause
+from isentrope_wire.diagnosis.pull import MEANINGS, Cause
 
 FIRST_STEPS = 10
 LAST_STEPS = 20
@@ -276,7 +276,7 @@ def cause_in_words(cause: Cause) -> str:
 
 
 def _all_in_words(message: str, diagnosis: Diagnosis) -> str:
-    """The line in full, with its cause in symbols and the score of its forecasts."""
+    """The line in full, with the share of its cause and the score of its forecasts."""
     words = [message]
     if diagnosis.cause is not None:
         words.append(_sentence(diagnosis.cause.message))

@@ -17,13 +17,12 @@ from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
 from isentrope_dashboard.components import basics, token_text
 from isentrope_dashboard.figures.chart import EMPTY
-from isentrope_dashboard.figures.panels import MEANINGS
 from isentrope_dashboard.formatting import change, count, percent
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages.steps import NO_STEP, PARAM, chosen_step, report_of
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import RecurringTokens, Rollouts, StepReport, TopTokens
-from isentrope_wire.diagnosis.pull import CAUSE_STEPS, QUADRANTS
+from isentrope_wire.diagnosis.pull import CAUSE_STEPS, MEANINGS, QUADRANTS
 from isentrope_wire.metrics import CHANGE_POSITIVE_HIGH, INFLUENCES
 from isentrope_wire.reports import (
     ADVANTAGES,

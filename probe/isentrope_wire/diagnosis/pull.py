@@ -24,6 +24,14 @@ QUADRANTS: dict[str, str] = {
 }
 """Each part of the unit prediction by sign of advantage and score, and its tokens."""
 
+MEANINGS: dict[str, str] = {
+    metrics.CHANGE_NEGATIVE_LOW: "unlikely tokens, punished",
+    metrics.CHANGE_POSITIVE_HIGH: "likely tokens, rewarded",
+    metrics.CHANGE_POSITIVE_LOW: "unlikely tokens, rewarded",
+    metrics.CHANGE_NEGATIVE_HIGH: "likely tokens, punished",
+}
+"""The same tokens in words; the first two lower the entropy."""
+
 
 def change_parts(scalars: Mapping[str, float]) -> dict[str, float]:
     """The parts of a step's unit prediction that it measured, in nats per unit gain, and its
@@ -90,7 +98,7 @@ def cause_of(steps: Mapping[int, Mapping[str, float]], direction: int) -> Cause 
         key=lambda name: pulls[name],
         default=None,
     )
-    message = f"Tokens with {QUADRANTS[quadrant]} make {percent(share)} of the pull"
+    message = f"{MEANINGS[quadrant].capitalize()}, make {percent(share)} of the pull"
     if step is None:
         message += ""
     else:
