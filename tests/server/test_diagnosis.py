@@ -150,7 +150,7 @@ def test_each_check_says_what_it_found_or_needs(client: Client, server: ServerIn
     assert clear == ["collapse", "explosion", "not_finite", "length"]
     # The held-out score is there, the reward is not.
     assert states["reward_hacking"].status == CheckStatus.NO_DATA
-    assert states["truncation"].needs == "the share of cut completions (completions/clipped_ratio)"
+    assert states["truncation"].needs.startswith("the share of cut completions (own loop: ")
     young = Rank(server)
     young.send(StepReport(step=1, recorded_at=1.0, scalars={"entropy": 1.0}))
     assert client.checks(young.run_id)[0].status == CheckStatus.WAITS

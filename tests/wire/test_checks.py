@@ -324,6 +324,20 @@ def test_nothing_is_found_in_a_run_that_learns() -> None:
     assert found(lambda step: {}) == {}
 
 
+@pytest.mark.parametrize(("clipped", "cause"), [(0.25, "braked"), (0.0, "")])
+def test_a_hold_is_the_first_brake_named(clipped: float, cause: str) -> None:
+    measures = Measures()
+    for step in range(160):
+        reward = healthy(min(step, 80))["reward/mean"] + 0.001 * (step % 3)
+        measures.add(healthy(step) | {"reward/mean": reward, "clip/fraction": clipped})
+    [finding] = [check.find(measures) for check in CHECKS if check.kind == "plateau"]
+    assert finding is not None
+    assert finding.cause == cause
+    first = "What may brake: the active control or hold clips 25 % of the tokens"
+    assert (first in finding.message.replace("\u00a0", " ")) == bool(clipped)
+    assert ("brakes" in cure_of("plateau", finding.cause)) == bool(clipped)
+
+
 def test_a_run_that_has_learnt_all_stands_on_no_plateau() -> None:
     def solved(step: int) -> Row:
         paid = 0.97 - 0.7 * math.exp(-step / 20) + 0.002 * math.sin(step)

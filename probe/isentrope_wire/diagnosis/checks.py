@@ -168,7 +168,10 @@ CHECKS: tuple[Check, ...] = (
         kind="truncation",
         find=rules.truncation,
         reads=((metrics.COMPLETION_TRUNCATED,),),
-        needs="the share of cut completions (completions/clipped_ratio)",
+        needs=(
+            'the share of cut completions (own loop: `completions={"truncated": ...}`; TRL: '
+            "completions/clipped_ratio)"
+        ),
         cures={
             "": (
                 "Raise the length limit, leave cut completions out of the loss, or give overlong "
@@ -325,7 +328,8 @@ CHECKS: tuple[Check, ...] = (
         reads=((metrics.REWARD_MEAN,),),
         needs="the mean reward",
         cures={
-            "": (
+            "": "Raise the learning rate, or change the data.",
+            "braked": (
                 "Look at the brakes that are named; else raise the learning rate, or change the "
                 "data."
             ),

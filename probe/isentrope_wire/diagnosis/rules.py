@@ -603,10 +603,13 @@ def _stands(measures: Measures) -> Finding | None:
         return None
     brakes = _brakes(measures)
     message = f"The reward stands at {reward.level:.3g} for {span} steps, though groups differ."
+    cause = ""
     if brakes:
         message += f" What may brake: {', '.join(brakes)}."
+        cause = "braked"
     return Finding(
         message=message,
+        cause=cause,
         evidence={"reward": reward.level, "change": now.value, "gain": gain},
         sigmas=max(gain / (error or 1e-9), 3.0),
     )
@@ -621,6 +624,9 @@ def _is_solved(measures: Measures, reward: Trace) -> bool:
 def _brakes(measures: Measures) -> list[str]:
     """What holds an update back, as far as it is measured."""
     brakes = []
+    dropped = measures.trace(metrics.CLIP_FRACTION, LEAST)
+    if dropped is not None and dropped.level > 0.05:
+        brakes.append(f"the active control or hold clips {percent(dropped.level)} of the tokens")
     rate = measures.trace(metrics.TRAIN_LEARNING_RATE)
     if rate is not None and max(rate.early) > 0 and rate.level < 0.2 * max(rate.early):
         brakes.append(f"the learning rate is down to {rate.level:.1g}")
