@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from isentrope_wire.diagnosis.measures import READ
 from isentrope_wire.methods import METHODS, Method
 from isentrope_wire.metrics import HISTOGRAMS, METRICS, Metric
 
@@ -53,12 +54,24 @@ def with_methods_table(guide: str) -> str:
     return before + begin + "\n".join(table) + end + rest.split(end)[1]
 
 
+def with_names_table(guide: str) -> str:
+    """The guide with the names of each quantity that the checks read, between its two marks."""
+    begin, end = "<!-- names: begin -->\n", "<!-- names: end -->\n"
+    body = [
+        f"| `{row}` | {', '.join(f'`{name}`' for name in row.also)} |" for row in READ if row.also
+    ]
+    table = ["| quantity | other names that are read |", "|---|---|", *body, ""]
+    before, rest = guide.split(begin)
+    return before + begin + "\n".join(table) + end + rest.split(end)[1]
+
+
 def escaped(text: str) -> str:
     return text.replace("*", r"\*")
 
 
 PAGES: dict[str, Callable[[str], str]] = {
     "docs/metrics.md": metrics_page,
+    "docs/checks.md": with_names_table,
     "docs/methods.md": with_methods_table,
 }
 """By the file: what it should hold, from what it holds."""

@@ -159,7 +159,11 @@ def test_fail_on_ends_with_status_1(tmp_path: Path, fail_on: str, steps: int, st
         ("words.txt", b"no table at all\nmore words\n", "no table"),
         ("state.json", b'{"log_history": 3}', "is no list"),
         ("nothing.json", b'{"log_history": []}', "no step with a number"),
-        ("unknown.jsonl", b'{"step": 1, "speed": 3}\n{"step": 2, "speed": 4}\n', "names is known"),
+        (
+            "unknown.jsonl",
+            b'{"step": 1, "speed": 3}\n{"step": 2, "speed": 4}\n',
+            "such as reward, ",
+        ),
     ],
 )
 def test_a_file_that_is_no_log_gets_one_sentence(

@@ -25,6 +25,7 @@ from isentrope_wire.reports import ALERT_KINDS, Alert, AlertLevel
 
 _CURE_OF_ENTROPY = "Lower the learning rate; in the next run hold the entropy, or clip."
 """Of a log: it has no run that a control could be pushed to."""
+_EXAMPLES = (metrics.REWARD_MEAN.also[0], metrics.REWARD_MEAN, metrics.ENTROPY_MEAN)
 _ORDER = ("healthy", str(AlertLevel.WATCH), str(AlertLevel.ACT))
 
 
@@ -83,7 +84,8 @@ def diagnosis_of(steps: Steps) -> LogDiagnosis:
         names = sorted({name for _, scalars in steps[:20] for name in scalars})
         raise ConfigurationError(
             f"None of the log's names is known, such as {', '.join(names[:5])}. Expected those of "
-            "TRL, verl, OpenRLHF, slime, prime-rl, or of the metrics of Isentrope."
+            "TRL, verl, OpenRLHF, slime, prime-rl or Isentrope, such as "
+            f"{', '.join(_EXAMPLES)}; all stand in docs/checks.md."
         )
     no_data = {check.kind: check.needs for check in missing(watch.measures)}
     if watch.measures.trace(metrics.ENTROPY_MEAN) is None:
