@@ -101,7 +101,7 @@ def distrust(calibrated: Calibrated, gain: float | None, *, acting: bool) -> str
     if not math.isfinite(gain) or gain <= 0:
         return (
             f"The gain is {gain:.3g}: clipping would not move the entropy in the intended"
-            " direction."
+            " direction. Nothing is to be done: it begins when the gain is above 0."
         )
     if calibrated.compared_steps < COMPARED_STEPS or agreement is None:
         return (

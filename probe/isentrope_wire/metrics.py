@@ -402,7 +402,7 @@ GROUP_ALL_WRONG = optional(
 GROUP_IDENTICAL = optional(
     "group/identical", "", "share of groups whose completions are all the same tokens"
 )
-COMPLETION_LENGTH_MEAN = metric(
+COMPLETION_LENGTH_MEAN = optional(
     "completion/length_mean",
     "tokens",
     "mean length of a completion",
@@ -593,8 +593,8 @@ HOLD_DRIFT = optional(
 HOLD_RESTING_POINT = optional(
     "hold/resting_point", NATS, "entropy estimate the correction starts from"
 )
-CONTROL_MU_LOW = optional("control/mu_low", "σ", "active lower threshold")
-CONTROL_MU_HIGH = optional("control/mu_high", "σ", "active upper threshold")
+CONTROL_MU_LOW = optional("control/mu_low", "σ", "active lower threshold, while a hold is on")
+CONTROL_MU_HIGH = optional("control/mu_high", "σ", "active upper threshold, while a hold is on")
 
 PROBE_SECONDS = metric("probe/seconds", "s", "time the probe took of this step")
 PROBE_RESCORE_SECONDS = optional(

@@ -42,7 +42,7 @@ SNIPPETS = re.findall(
 SHORTER = {
     "make demo": ["--headless", "--steps", "2"],
     "isentrope train --steps 200": ["--steps", "1"],
-    ".venv/bin/isentrope demo --replay": ["--headless", "--speed", "500"],
+    "isentrope demo --replay": ["--headless", "--speed", "500"],
 }
 """The same command, with options that end it sooner and open no browser."""
 CLONE = "git clone <this repository> isentrope && cd isentrope"

@@ -18,7 +18,7 @@ PROVED = Calibrated(r2=0.3, sign_agreement=0.7, compared_steps=COMPARED_STEPS)
     [
         (PROVED, None, "gain is not known .*rescore="),
         (PROVED, 0.0, "gain is 0:"),
-        (PROVED, -0.1, "gain is -0.1:"),
+        (PROVED, -0.1, r"gain is -0.1:.*begins when the gain is above 0\.$"),
         (PROVED, math.nan, "gain is nan:"),
         (replace(PROVED, compared_steps=4), 0.4, "compared in 4 steps; 5 "),
         (replace(PROVED, sign_agreement=0.6), 0.4, "right in 60% of the steps, and its R² is 0.30"),
