@@ -110,6 +110,9 @@ def test_page_and_rest_agree_through_a_run(site: Site, open_page: OpenPage) -> N
                 return
 
     ask()
+    by = time.monotonic() + 15  # what was typed is on its way
+    while read_words(page.evaluate(READ)) != words_of(answers[40]) and time.monotonic() < by:
+        page.wait_for_timeout(50)
     reporting = threading.Thread(target=report)
     reporting.start()
     while reporting.is_alive():
