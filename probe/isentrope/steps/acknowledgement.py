@@ -5,11 +5,16 @@ and where steps are closed that gate nothing it is rejected."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from isentrope.control import NOTHING_GATED, NOTHING_GATED_MESSAGE
-from isentrope_wire.reports import ControlOutcome, OutcomeState
+from isentrope_wire.control import Control, Method
+from isentrope_wire.numbers import printable
+from isentrope_wire.reports import ControlOutcome, ControlSnapshot, OutcomeState
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,7 @@ class Acknowledgement:
         self._refused: set[int] = set()
         """Versions that are active, but were rejected because nothing met them."""
         self._gate_called = False
+        self._logged: set[tuple[int, OutcomeState]] = set()
 
     def take(
         self, outcomes: Sequence[ControlOutcome], passage: Passage
@@ -73,6 +79,23 @@ class Acknowledgement:
             self.shown_version = passage.active_version
         return tuple(ready)
 
+    def log(self, step: int, outcomes: Sequence[ControlOutcome], active: ControlSnapshot) -> None:
+        """One line for each outcome of a report: who trains in a terminal sees no page."""
+        for outcome in outcomes:
+            # An outcome that found no room travels again with a later report.
+            if (outcome.version, outcome.state) in self._logged:
+                continue
+            self._logged.add((outcome.version, outcome.state))
+            words = [f"control v{outcome.version}"]
+            why = outcome.message
+            if outcome.state == OutcomeState.APPLIED and outcome.version == active.version:
+                words.append(name_control(active.control))
+                why = f"{active.author}: {active.control.reason}".removesuffix(": ")
+            words.append(outcome.state.lower())
+            if why:
+                words.append(f"({why})")
+            logger.warning("isentrope: step %d: %s", step, printable(" ".join(words)))
+
     def _begin_waiting(self, passage: Passage) -> tuple[ControlOutcome, ...]:
         """Outcomes that waited. Where tokens passed, these began to act now; one of this step says
         itself at which it did."""
@@ -89,3 +112,18 @@ def _reject(outcome: ControlOutcome) -> ControlOutcome:
         code=NOTHING_GATED,
         message=NOTHING_GATED_MESSAGE,
     )
+
+
+def name_control(control: Control) -> str:
+    """A control in a few words, with any method."""
+    if control == Control(reason=control.reason):
+        return "no control"
+    words = []
+    if control.held is not None:
+        words.append(f"hold {control.held.target_in_words}")
+    if control.method != Method.NONE:
+        thresholds = " ".join(
+            f"µ {mu:g}" for mu in dict.fromkeys((control.mu_low, control.mu_high)) if mu is not None
+        )
+        words += [f"{control.method.label} {thresholds}".strip(), control.scope]
+    return ", ".join(words)

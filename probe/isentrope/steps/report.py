@@ -26,7 +26,7 @@ from isentrope.statistics.samples import SAMPLES, part_means
 from isentrope.statistics.sums import NOT_FINITE_GRADIENTS, StepSums
 from isentrope.statistics.texts import TokenTexts, add_texts, rollouts_of
 from isentrope.statistics.tokens import THRESHOLD_SOURCES
-from isentrope.steps.acknowledgement import Acknowledgement, Passage
+from isentrope.steps.acknowledgement import Acknowledgement, Passage, name_control
 from isentrope.steps.machine import Machine, current_device
 from isentrope_wire import metrics, reports
 from isentrope_wire.control import Control, Method
@@ -244,6 +244,7 @@ class ReportBuilder:
                 sums = together.sums
                 gradient = gradient_alert(sums[of_step.GRADIENT_FAULT], sums[NOT_FINITE_GRADIENTS])
             report = self._add_alerts(report, closed, gradient)
+            self._acknowledgement.log(report.step, outcomes, closed.active)
         self.latest = report
         self.history.add(report)
         if closed.learn is not None:
@@ -412,7 +413,7 @@ class ReportBuilder:
             if alert.suggestion is None:
                 cure = ""
             else:
-                cure = f" Suggested: {_name_control(alert.suggestion)}."
+                cure = f" Suggested: {name_control(alert.suggestion)}."
             where = f" {self._page}" if self._page else ""
             level = alert.level.capitalize()
             logger.warning(
@@ -445,21 +446,6 @@ def _passage(closed: ClosedStep, together: GlobalStep | None) -> Passage:
 
 def _is_short(name: str) -> bool:
     return len(name) <= reports.NAME_CHARACTERS
-
-
-def _name_control(control: Control) -> str:
-    """A suggested control, which may also be the one before, with any method."""
-    if control == Control(reason=control.reason):
-        return "no control"
-    words = []
-    if control.held is not None:
-        words.append(f"hold {control.held.target_in_words}")
-    if control.method != Method.NONE:
-        thresholds = " ".join(
-            f"µ {mu:g}" for mu in dict.fromkeys((control.mu_low, control.mu_high)) if mu is not None
-        )
-        words += [f"{control.method.label} {thresholds}".strip(), control.scope]
-    return ", ".join(words)
 
 
 def _clip_factor(closed: ClosedStep) -> float:

@@ -19,6 +19,10 @@ from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.reports import ControlSnapshot, OutcomeState
 from tests.probe.integrations import tiny_trl
 
+LOG = "isentrope.steps.acknowledgement"
+"""Names each control's outcome; nothing is wrong there."""
+
+
 CLIP = isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5)
 
 
@@ -231,7 +235,11 @@ def test_a_control_of_a_loss_round_the_gate_is_rejected(
     ((outcome, _),) = outcomes_and_steps(transport)
     assert (outcome.version, outcome.state, outcome.step) == (1, OutcomeState.REJECTED, None)
     assert "probe.gate" in outcome.message
-    assert [record.getMessage().count("probe.gate") > 0 for record in caplog.records] == [True]
+    assert [
+        record.getMessage().count("probe.gate") > 0
+        for record in caplog.records
+        if record.name != LOG
+    ] == [True]
     assert {report.control_version for report in tiny_trl.reports(transport)} == {0}
 
 
@@ -257,7 +265,7 @@ def test_evaluation_and_steps_without_tokens_are_no_bypass(
         trainer.train()
     ((outcome, report),) = outcomes_and_steps(transport)
     assert (outcome.state, outcome.step, report) == (OutcomeState.APPLIED, 4, 4)
-    assert caplog.records == []
+    assert {record.name for record in caplog.records} <= {LOG}
 
 
 def leave_out_tokens_before_step(trainer: Any, step: int) -> None:
