@@ -19,6 +19,7 @@ from isentrope_wire.diagnosis.checks import CHECKS, cure_of
 from isentrope_wire.diagnosis.course import AHEAD, DIRECTIONS, Course
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, stopping_control
 from isentrope_wire.diagnosis.guard import ControlGuard, is_learning
+from isentrope_wire.diagnosis.health import counts_since
 from isentrope_wire.diagnosis.measures import Measures
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, cause_of, change_parts, mean_parts
 from isentrope_wire.diagnosis.rules import Finding
@@ -124,6 +125,8 @@ class AlertWatch:
     _raised: dict[str, _Raised] = field(default_factory=dict)
     _began: dict[str, int] = field(default_factory=dict)
     """Kind -> step at which what a check finds now began."""
+    _taught_nothing: int | None = None
+    """The newest step whose alert says that most groups teach nothing."""
     following: dict[str, str] = field(default_factory=dict)
     """Kinds that were found and did not ring, each with the cause that it follows from."""
     following_now: dict[str, str] = field(default_factory=dict)
@@ -164,6 +167,8 @@ class AlertWatch:
             for kind, alert in lasting.items()
             if self._raised.setdefault(kind, _Raised()).raises(step, alert) and alert is not None
         ]
+        if any(alert.kind == "zero_advantage" for alert in alerts):
+            self._taught_nothing = step
         about_the_course = self._about_the_course(step, finite, active)
         overshoot = self._overshoot(finite.get(metrics.REWARD_MEAN), active)
         if self._raised.setdefault("overshoot", _Raised()).raises(step, overshoot):
@@ -302,6 +307,8 @@ class AlertWatch:
             found = stopping_control(self.course, last, DIRECTIONS[kind])
             if is_learning(self.course.share_lost or 0.0, self._guard.newest_rewards):
                 found = None
+            if self._groups_teach_nothing(step):
+                found = None
             message, evidence = self._course_in_words(target)
             if found is None:
                 control = None
@@ -318,6 +325,13 @@ class AlertWatch:
                 )
             )
         return alerts
+
+    def _groups_teach_nothing(self, step: int) -> bool:
+        """Whether that was said and still counts, as in the health line: no control of the entropy
+        changes it."""
+        if self._taught_nothing is None:
+            return False
+        return self._taught_nothing >= counts_since(step, self.course.age)
 
     def _excuse(self, step: int, raised: dict[str, int], *, is_held: bool) -> dict[str, int]:
         """What is to be said of the course: what learning costs, and a slow change that follows

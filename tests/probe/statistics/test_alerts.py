@@ -251,6 +251,23 @@ def test_a_dead_knob_is_raised_when_it_stays_dead_and_again_only_after_it_acted(
     ]
 
 
+@pytest.mark.parametrize(("share", "mu"), [(0.2, 3.0), (0.95, None)])
+def test_groups_that_teach_nothing_leave_no_suggestion(share: float, mu: float | None) -> None:
+    watch, found = AlertWatch(), list[tuple[int, Alert]]()
+    for step in range(80):
+        row = {
+            "entropy/mean": math.exp(-max(0, step - 40) / 15),
+            "entropy/gain": 0.5,
+            "change/negative_low": -0.3,
+            "advantage/zero_group_fraction": 0.2 if step < 30 else share,
+        }
+        found += [(step, alert) for alert in watch.step(step, row, {}, sums(-4.0))]
+    step, last = found[-1]
+    assert (step, last.kind, last.level) == (74, "collapse", ACT)
+    suggested = None if last.suggestion is None else last.suggestion.mu_low
+    assert suggested == mu
+
+
 def test_groups_without_advantage_are_compared_with_the_runs_own_first_steps() -> None:
     def rows(early: float, late: float) -> list[dict[str, float]]:
         return [
