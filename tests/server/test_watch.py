@@ -26,6 +26,7 @@ from isentrope.cli.watch import Look, _draw_until_quit, frame
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
 from isentrope_wire.answers import HealthLevel, Status
+from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.health import Measured, diagnose
 from tests.dashboard.made_answers import gap, run_detail
 from tests.server.in_thread import ServerInThread
@@ -235,6 +236,41 @@ def test_the_suggestion_is_pushed_after_a_confirmation(
         assert (other.version, other.method) == (1, "clip_b")
         terminal.press("q")
         assert terminal.process.wait(timeout=30) == 0
+
+
+def test_a_suggestion_is_previewed_and_then_pushed(server: ServerInThread, watched: Rank) -> None:
+    environment = {"ISENTROPE_URL": server.url, "ISENTROPE_TOKEN": server.owner_token}
+
+    def control(*options: str) -> Result:
+        arguments = ["control", watched.run_id, *options]
+        return CliRunner().invoke(commands.main, arguments, env=environment)
+
+    with Client(server.url, server.owner_token) as client:
+        preview = control("--suggested", "--dry-run")
+        assert (preview.exit_code, preview.stderr) == (0, "")
+        assert client.control(watched.run_id).version == 0
+        wanted = Control(method="clip_v", mu_low=1.0, mu_high=1.0, scope="decreasing")
+        lines = preview.stdout.splitlines()
+        assert lines[0] == "preview: clip_v µ⁻ 1 µ⁺ 1 scope decreasing"
+        said = client.preview(watched.run_id, wanted)
+        assert said.clip_fraction is not None
+        assert said.pace is not None
+        assert said.unchanged is not None
+        assert f"clips: {100 * said.clip_fraction:.3g} % of the tokens" in lines
+        pace = f"pace: {said.unchanged.value:+.3g} -> {said.pace.value:+.3g} nats a step"
+        assert pace in lines
+        pushed = control("--suggested", "--reason", "as suggested")
+        assert (pushed.exit_code, pushed.stderr) == (0, "")
+        newest = client.control(watched.run_id)
+        assert (newest.version, newest.mu_low, newest.scope, newest.reason) == (
+            1,
+            1.0,
+            "decreasing",
+            "as suggested",
+        )
+        again = control("--suggested")
+        assert again.exit_code == 1
+        assert f"No control is suggested for run {watched.run_id}. Entropy has" in again.output
 
 
 def test_a_lost_server_is_shown_and_waited_for(

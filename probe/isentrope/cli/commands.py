@@ -292,6 +292,12 @@ def export(
     ),
 )
 @click.option(
+    "--suggested",
+    is_flag=True,
+    help="Push the control that the health line suggests, or say why there is none.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what the change would do; nothing is pushed.")
+@click.option(
     "--wait",
     is_flag=True,
     help="Wait for the trainer's answer; exit status 1 unless it is APPLIED.",
@@ -312,6 +318,8 @@ def control(
     hold_fields: tuple[str, ...],
     no_hold: bool,
     revert: bool,
+    suggested: bool,
+    dry_run: bool,
     expires_in: int | None,
     wait: bool,
     wait_seconds: float,
@@ -341,10 +349,19 @@ def control(
             "--revert takes the whole control back: "
             "only --reason, --guard, --expires-in and --wait go with it."
         )
-    if not changes and not revert:
-        if wait or expires_in is not None:
+    if suggested and (revert or not set(changes) <= _WITH_REVERT):
+        raise click.UsageError(
+            "--suggested is a whole control: only --reason, --guard, --expires-in, --wait and"
+            " --dry-run go with it."
+        )
+    if dry_run and (revert or wait or expires_in is not None):
+        raise click.UsageError(
+            "--dry-run pushes nothing: --revert, --wait and --expires-in do not go with it."
+        )
+    if not changes and not revert and not suggested:
+        if wait or dry_run or expires_in is not None:
             raise click.UsageError(
-                "--wait and --expires-in go with a change: "
+                "--wait, --dry-run and --expires-in go with a change: "
                 "give --method, --mu-low, --revert or another."
             )
         _show_control(run, as_json, url)
@@ -354,6 +371,11 @@ def control(
         # be.
         Control.from_document(changes)
     with _client(url) as client:
+        if suggested:
+            changes = _suggested_control(client, run) | changes
+        if dry_run:
+            _preview_control(client, run, changes, as_json)
+            return
         if revert:
             item = _revert_control(client, run, changes, expires_in)
         else:
@@ -554,6 +576,16 @@ def _named(parameters: Sequence[str]) -> dict[str, object]:
 def _change_control(
     client: Client, run: str, newest: RunControl, changes: Mapping[str, Any], expires_in: int | None
 ) -> ControlVersion:
+    return client.set_control(
+        run,
+        **_changed_document(newest, changes),
+        expires_in_seconds=expires_in,
+        if_version=newest.version,
+    )
+
+
+def _changed_document(newest: RunControl, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a whole new control, or of the newest one with changes."""
     base: dict[str, Any] = (
         {} if "method" in changes else newest.control.to_document() | {"reason": ""}
     )
@@ -566,9 +598,27 @@ def _change_control(
         else:
             targets = {}
         document["hold"] = {**base["hold"], **targets, **changes["hold"]}
-    return client.set_control(
-        run, **document, expires_in_seconds=expires_in, if_version=newest.version
-    )
+    return document
+
+
+def _suggested_control(client: Client, run: str) -> dict[str, Any]:
+    """The document that the health line suggests."""
+    diagnosis = client.diagnosis(run)
+    if diagnosis.suggestion is None:
+        raise IsentropeError(f"No control is suggested for run {run}. {diagnosis.message}")
+    return dict(diagnosis.suggestion.control)
+
+
+def _preview_control(client: Client, run: str, changes: Mapping[str, Any], as_json: bool) -> None:
+    """Print what a change would do."""
+    wanted = Control.from_document(_changed_document(client.control(run), changes))
+    preview = client.preview(run, wanted)
+    if as_json:
+        click.echo(printing.format_json(asdict(preview)))
+        return
+    click.echo(printable(f"preview: {printing.control_in_words(wanted)}"))
+    for line in printing.preview_lines(preview):
+        click.echo(printable(line))
 
 
 def _revert_control(

@@ -16,7 +16,8 @@ from isentrope_wire.numbers import plain_json, printable
 
 if TYPE_CHECKING:
     from isentrope_wire.answers import RunSummary
-    from isentrope_wire.control_answers import ControlVersion
+    from isentrope_wire.control_answers import ControlVersion, Estimate
+    from isentrope_wire.diagnosis.health import Preview
 
 
 def control_in_words(item: ControlFields) -> str:
@@ -52,6 +53,23 @@ def control_line(item: ControlVersion) -> str:
         words.append(f"({item.code}: {item.message})")
     words.append(f"by {item.author}" + (f", because: {item.reason}" if item.reason else ""))
     return " ".join(words)
+
+
+def preview_lines(preview: Preview) -> list[str]:
+    """What a control would do: its sentence, clipped tokens, pace before and after, warnings."""
+    clips = "not known"
+    if preview.clip_fraction is not None:
+        clips = f"{100 * preview.clip_fraction:.3g} % of the tokens"
+    before, after = _pace_in_words(preview.unchanged), _pace_in_words(preview.pace)
+    lines = [preview.message, f"clips: {clips}", f"pace: {before} -> {after} nats a step"]
+    lines += [f"warning: {warning}" for warning in preview.warnings]
+    return [*lines, "Nothing was pushed."]
+
+
+def _pace_in_words(pace: Estimate | None) -> str:
+    if pace is None:
+        return "not known"
+    return f"{pace.value:+.3g}"
 
 
 def health_in_words(run: RunSummary) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from isentrope_wire import answers
 from isentrope_wire.control import Control, begun_at
 from isentrope_wire.control_answers import ControlVersion, EntropyPerformance, RunControl
 from isentrope_wire.diagnosis.check_states import CheckState
-from isentrope_wire.diagnosis.health import Diagnosis
+from isentrope_wire.diagnosis.health import Diagnosis, Preview
 from isentrope_wire.metrics import ENTROPY_MEAN, HOLD_TARGET, REWARD_MEAN
 
 Columns = dict[str, list[Any]]
@@ -249,6 +249,10 @@ class Client(Connection):
     def control_history(self, run_id: str, *, limit: int | None = None) -> list[ControlVersion]:
         """Every requested control version, newest first; with a limit at most this many."""
         return list(self.items(calls.control_history(run_id), limit))
+
+    def preview(self, run_id: str, control: Control) -> Preview:
+        """What a control would do if it were pushed now; changes nothing."""
+        return self.ask(calls.preview(run_id, control))
 
     def set_control(
         self,
