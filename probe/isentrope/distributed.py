@@ -421,7 +421,10 @@ class RankExchange:
         decided: Action | None,
         has_gated: bool | None = None,
     ) -> None:
-        action = b"" if decided is None else decided.encode()
+        if decided is None:
+            action = b""
+        else:
+            action = decided.encode()
         assert len(action) <= LONGEST_ACTION, "an action must fit into the first broadcast"
         if requested is None:
             control = b""

@@ -479,7 +479,10 @@ class Probe:
                 `ref_logprobs` and `completions`, without which a loop can do, then count as not
                 known, and the batch is gated all the same.
         """
-        own = scores.logprobs if logprobs is None else logprobs
+        if logprobs is None:
+            own = scores.logprobs
+        else:
+            own = logprobs
         if self._is_unheard():
             return own
         with self._gating:

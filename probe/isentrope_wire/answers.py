@@ -252,7 +252,10 @@ class SeriesColumns(Answer):
     @property
     def means(self) -> list[float]:
         """Mean of the finite values that each point stands for; NaN where there is none."""
-        values = self.value if self.mean is None else self.mean
+        if self.mean is None:
+            values = self.value
+        else:
+            values = self.mean
         return [value if math.isfinite(value) else math.nan for value in values]
 
     @property

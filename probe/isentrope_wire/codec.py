@@ -272,7 +272,10 @@ class _Rounded(msgspec.Struct, array_like=True):
             0.0 if number is None or not math.isfinite(number) else number for number in numbers
         ]
         largest = max(map(abs, finite), default=0.0)
-        scale = _PARTS / largest if largest > _SMALLEST else 0.0
+        if largest > _SMALLEST:
+            scale = _PARTS / largest
+        else:
+            scale = 0.0
         return cls(largest, _column("h", [round(scale * number) for number in finite]).tobytes())
 
     def read(self, states: bytes) -> tuple[float | None, ...]:

@@ -280,7 +280,10 @@ def decide(
         # The thresholds go on from what the bonus did.
         state = replace(state, mu=solved)
     mu = _threshold(hold, state, curve, scope, solved, lowest)
-    status = HoldStatus.HOLDING if is_enough else HoldStatus.LIMIT
+    if is_enough:
+        status = HoldStatus.HOLDING
+    else:
+        status = HoldStatus.LIMIT
     if mu != solved:
         status = HoldStatus.SLEWING
     plan = Plan(step, reached(mu))
@@ -374,7 +377,10 @@ def _side_to_clip(missing: float, band: float, state: HoldState) -> Scope | None
     """The tokens to clip, by what their update does to the entropy; None: none. `missing`, what
     clipping has to add to the step's change, in nats, must exceed the band before clipping begins,
     or changes sides."""
-    wanted = Scope.DECREASING if missing > 0 else Scope.INCREASING
+    if missing > 0:
+        wanted = Scope.DECREASING
+    else:
+        wanted = Scope.INCREASING
     least = 0.0 if wanted == state.scope else band
     if abs(missing) > least:
         return wanted

@@ -377,7 +377,10 @@ def evaluate_control(
         low.change_bound + high.change_bound,
     )
     wanted = control.number("ratio") * sums.tokens
-    share = min(wanted / band.tokens, 1.0) if band.tokens else 0.0
+    if band.tokens:
+        share = min(wanted / band.tokens, 1.0)
+    else:
+        share = 0.0
     return _drop_tokens(
         sums,
         _Beyond(*(share * one for one in band)),

@@ -40,7 +40,10 @@ class Ranks:
 
     def __init__(self) -> None:
         together = distributed.is_available() and distributed.is_initialized()
-        self.rank = distributed.get_rank() if together else 0
+        if together:
+            self.rank = distributed.get_rank()
+        else:
+            self.rank = 0
         if together:
             self.size = distributed.get_world_size()
         else:

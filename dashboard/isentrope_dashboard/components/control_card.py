@@ -419,7 +419,10 @@ def alert_rows(alerts: Sequence[Alert], *, may_acknowledge: bool) -> list[Compon
         alerts, key=lambda one: (one.acknowledged_by is not None, one.level != AlertLevel.ACT)
     )
     for alert in worst[:ALERTS_SHOWN]:
-        tone = "act" if alert.level == AlertLevel.ACT else "watch"
+        if alert.level == AlertLevel.ACT:
+            tone = "act"
+        else:
+            tone = "watch"
         if alert.acknowledged_by is not None:
             tone = ""
         head = row(

@@ -69,7 +69,10 @@ def latest_control(
         active = f" It {runs} as it started, {name}."
         return [html.P(f"No control was pushed to this run.{active}", className="dim small none")]
     newest, *older = history
-    taken_back = version_to_revert(history) if may_push else None
+    if may_push:
+        taken_back = version_to_revert(history)
+    else:
+        taken_back = None
     return [
         _newest(newest, version_before(taken_back, history) if taken_back else None),
         *(_older(item) for item in older[:OLDER_VERSIONS]),
@@ -156,7 +159,10 @@ def _older(item: ControlVersion) -> Component:
     else:
         word, tone, _ = ("Start", "", "")
     applied = item.applied_step if item.version else 0
-    when = "" if applied is None else f"step {count(applied)}"
+    if applied is None:
+        when = ""
+    else:
+        when = f"step {count(applied)}"
     return html.Div(
         [
             text(f"v{item.version}", "mono dim"),

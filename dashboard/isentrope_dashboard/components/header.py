@@ -216,7 +216,10 @@ def run_state(run: RunSummary) -> list[Component]:
 
 
 def _pace_words(run: RunSummary) -> str:
-    pace = run.digest.seconds_per_step if run.digest else None
+    if run.digest:
+        pace = run.digest.seconds_per_step
+    else:
+        pace = None
     if pace is None:
         return ""
     words = f"{seconds(pace)} per step"

@@ -438,7 +438,10 @@ class Chart:
             return "triangle-up" if value > 0 else "triangle-down", significant(value)
         if columns.not_finite is not None and columns.count is not None and columns.not_finite[at]:
             return "x", f"{columns.not_finite[at]} of {columns.count[at]} values are not finite"
-        least = value if columns.min is None else columns.min[at]
+        if columns.min is None:
+            least = value
+        else:
+            least = columns.min[at]
         if least <= 0 and self._is_log:
             return "triangle-down", f"down to {significant(least)}"
         return None
@@ -513,7 +516,10 @@ class Chart:
         """A label in the gutter, at a value of the y axis; not where the chart is zoomed away from
         `step`. `text` must be our
         own: it is markup."""
-        x = None if step is None else self.scale.position(step)
+        if step is None:
+            x = None
+        else:
+            x = self.scale.position(step)
         self.ends.append({"text": text, "x": x, "y": y, "color": color, "name": name})
 
     def pill(self, step: float, text: str, color: str, *, says: str) -> None:

@@ -228,7 +228,10 @@ def levels(quantity: Quantity, shown: Shown) -> list[tuple[float, str, str]]:
         for symbol, rows in thresholds(quantity, shown).items()
         if shown.chosen in rows
     ]
-    scalars = {} if shown.report is None else shown.report.scalars
+    if shown.report is None:
+        scalars = {}
+    else:
+        scalars = shown.report.scalars
     mean, std = scalars.get(quantity.mean) if quantity.mean else 0.0, scalars.get(quantity.std)
     if limits or mean is None or std is None:
         return limits
@@ -279,7 +282,10 @@ def _add_bars(chart: Chart, quantity: Quantity, shown: Shown, ends: tuple[float,
         f"step {count(step)}", at=BARS_FROM, y=1, yref="paper", xanchor="left", yanchor="bottom"
     )
     histogram, longest = next((one for one in known if one.name == quantity.histogram), None), 0.0
-    total = sum(histogram.counts) if histogram is not None else 0
+    if histogram is not None:
+        total = sum(histogram.counts)
+    else:
+        total = 0
     if histogram is not None and total:
         edges, _ = cumulative(histogram.counts, histogram.low, histogram.high)
         rows = [

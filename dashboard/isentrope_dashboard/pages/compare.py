@@ -469,7 +469,10 @@ def _table(groups: Sequence[Group], first: str, rows: Mapping[str, Sequence[Any]
 
 
 async def layout(_client: AsyncClient, view: View) -> Component:
-    everything = "on" if view.query.get("all") == "on" else "off"
+    if view.query.get("all") == "on":
+        everything = "on"
+    else:
+        everything = "off"
     switch = choice("all", [("off", "What differs"), ("on", "All")], everything, "Parameters shown")
     return html.Div(
         [

@@ -275,7 +275,10 @@ def form_values(
     base = view.form.get("base")
     if base is None or _is_overtaken(base, run, wanted):
         return {card.FILL: _read_current(run)}
-    newer = _newer(run.control, base) if _may_push(base) else None
+    if _may_push(base):
+        newer = _newer(run.control, base)
+    else:
+        newer = None
     entropy = _short(outlook.diagnosis.entropy)
     if isinstance(wanted, ConfigurationError) or outlook.preview is None:
         return {

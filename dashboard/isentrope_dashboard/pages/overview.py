@@ -92,7 +92,10 @@ async def read(client: AsyncClient, view: View) -> Values:
     shown = await compare.read_seeds(client, view, run, shown, charts.CHART_POINTS)
     if is_live:
         shown = replace(shown, forecasts=forecasts(outlook))
-    nothing = "None was reported" if run.status.is_over else ""
+    if run.status.is_over:
+        nothing = "None was reported"
+    else:
+        nothing = ""
     return {
         "health": health_line(diagnosis, run),
         "kpis": kpi_cards(diagnosis, early.series, shown.series, newest.series),
@@ -207,7 +210,10 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
         drawing, look = "alert" if tone == "act" else "clock", tone
         message = _sentence(message.removeprefix(f"{word}: "))
     message = unbroken(message)
-    cure = [] if run.status == Status.FAILED else _cure(diagnosis)
+    if run.status == Status.FAILED:
+        cure = []
+    else:
+        cure = _cure(diagnosis)
     buttons: list[Any] = []
     if diagnosis.cause is not None:
         link = ("tokens", "See the tokens")

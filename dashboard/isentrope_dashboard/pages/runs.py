@@ -116,7 +116,8 @@ def columns(view: View) -> list[dict[str, Any]]:
     """The columns that the address names, sorted as it says."""
     known = {column["field"]: column for column in COLUMNS}
     chosen = view.columns or tuple(known)
-    chosen = chosen if "name" in chosen else ("name", *chosen)
+    if "name" not in chosen:
+        chosen = ("name", *chosen)
     sort = view.query.get("sort", "")
     order = {sort.removeprefix("-"): {"sort": "desc" if sort.startswith("-") else "asc"}}
     own = {

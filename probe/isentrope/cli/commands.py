@@ -172,10 +172,16 @@ def metrics(
 def _name_unknown_metrics(client: Client, run: str, without_values: Sequence[str]) -> None:
     """Warn of mistyped names: their columns are empty, as those of a metric that was not
     measured."""
-    known = client.metric_names(run) if without_values else []
+    if without_values:
+        known = client.metric_names(run)
+    else:
+        known = []
     for name in set(without_values).difference(known):
         nearest = difflib.get_close_matches(name, known, n=1)
-        meant = f" Did you mean {nearest[0]}?" if nearest else ""
+        if nearest:
+            meant = f" Did you mean {nearest[0]}?"
+        else:
+            meant = ""
         click.echo(f"Run {run} has not reported {name!r} so far.{meant}", err=True)
 
 

@@ -306,7 +306,10 @@ def _question(look: Look) -> tuple[Look | None, str]:
     suggestion = look.diagnosis.suggestion
     if suggestion is None:
         return None, "No control is suggested."
-    ends = " It ends the hold." if look.run.control.hold else ""
+    if look.run.control.hold:
+        ends = " It ends the hold."
+    else:
+        ends = ""
     return look, f"Push {_control_of(suggestion)}?{ends} y/n"
 
 

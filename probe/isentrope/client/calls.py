@@ -132,7 +132,10 @@ def preview(run_id: str, wanted: Control, *, curves: bool = False) -> Call[Previ
 
 
 def outlook(run_id: str, wanted: Control | None = None, *, curves: bool = False) -> Call[Outlook]:
-    document = None if wanted is None else wanted.to_document()
+    if wanted is None:
+        document = None
+    else:
+        document = wanted.to_document()
     body = {"control": document, "curves": curves}
     return Call(verb="POST", path=f"{_run(run_id)}/outlook", answer=Outlook, body=body)
 

@@ -100,7 +100,10 @@ class HoldController:
             memory.acting_since = memory.own_fall = None
         if hold is None:
             return None
-        stopped = memory.stopped if hold.reward_guard else ""
+        if hold.reward_guard:
+            stopped = memory.stopped
+        else:
+            stopped = ""
         memory.hold, action = hold_decision.decide(
             active.control, memory.hold, memory.measured, step=memory.closed_steps, stopped=stopped
         )

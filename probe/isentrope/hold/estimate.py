@@ -145,7 +145,10 @@ class EntropyEstimator:
         gain at once."""
         regressor = self._effect.regressor(learning_rate * unit_prediction, momentum)
         before = self._effect.gain
-        explained = None if before is None else before * regressor
+        if before is None:
+            explained = None
+        else:
+            explained = before * regressor
         if self._expected is None:
             last = mean_entropy
         else:

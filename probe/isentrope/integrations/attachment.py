@@ -284,7 +284,10 @@ class Attachment:
             norm: of the gradient before it was clipped; None: not known.
             largest_norm: that clipping allows; None or 0: nothing is clipped.
         """
-        self.updates = self.updates + 1 if step is None else step
+        if step is None:
+            self.updates = self.updates + 1
+        else:
+            self.updates = step
         sums = self._completions
         self.drop_held()
         if sums is not None:

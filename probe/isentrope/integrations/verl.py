@@ -302,7 +302,10 @@ class EngineAttachment(attachment.Attachment):
         samples: dict[str, Tensor] = {} if rewards is None else {"reward": rewards}
         with self.guard.protect("finding completions that were cut"):
             cut = _cut_completions(data, self._ends)
-            samples |= {} if cut is None else {"truncated": cut}
+            if cut is None:
+                samples |= {}
+            else:
+                samples |= {"truncated": cut}
         if prompts is not None and prompts.is_nested:
             samples["prompt_ids"] = torch.nested.to_padded_tensor(prompts, -1)
         return {
@@ -334,7 +337,10 @@ class EngineAttachment(attachment.Attachment):
     def _optimizer_step(self, theirs: Callable[..., Any]) -> Any:
         engine = self._engine
         scaler = getattr(engine, "scaler", None)
-        scale = 1.0 if scaler is None else scaler.get_scale()
+        if scaler is None:
+            scale = 1.0
+        else:
+            scale = scaler.get_scale()
         # verl multiplies the gradient that a rank passes on to its part of the tokens, and one of
         # the ranks counts.
         scale /= engine.ulysses_sequence_parallel_size
@@ -415,7 +421,10 @@ def _groups(data: Inputs, device: torch.device) -> Tensor | None:
     if names is None:
         return None
     # NumPy arrays, lists and tensordict's stacks of non-tensors, whose items may be wrapped.
-    items = names.tolist() if hasattr(names, "tolist") else names
+    if hasattr(names, "tolist"):
+        items = names.tolist()
+    else:
+        items = names
     return attachment.prompt_groups([tu.unwrap_non_tensor_data(item) for item in items], device)
 
 

@@ -139,7 +139,10 @@ class SelectionBasis:
             else:
                 own_thresholds = None
             thresholds = own_thresholds or ThresholdStatistics(nothing, nothing, nothing, nothing)
-        means = None if self._own(first_call) else self.means()
+        if self._own(first_call):
+            means = None
+        else:
+            means = self.means()
         centres = Centres(
             thresholds,
             *(means or (_own_means(tokens) if method.uses_means else (nothing, nothing))),

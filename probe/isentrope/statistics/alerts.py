@@ -79,7 +79,10 @@ class _Raised:
     """Step at which it was raised first."""
 
     def raises(self, step: int, finding: Alert | None) -> bool:
-        self.clear = self.clear + 1 if finding is None else 0
+        if finding is None:
+            self.clear = self.clear + 1
+        else:
+            self.clear = 0
         if self.clear >= REARM:
             self.urgency = 0
         urgency = 0
@@ -386,7 +389,10 @@ class AlertWatch:
         else:
             evidence |= {"target_entropy": target}
         # What a hold will do is not in the course yet; the diagnosis says where it goes.
-        forecast = course.forecast() if target is None else None
+        if target is None:
+            forecast = course.forecast()
+        else:
+            forecast = None
         if forecast is not None:
             low, middle, high = forecast.low[-1], forecast.entropy[-1], forecast.high[-1]
             message += f" In {AHEAD} steps {middle:.3g} nats ({low:.3g} to {high:.3g})."

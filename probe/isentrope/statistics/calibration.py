@@ -428,7 +428,10 @@ class Calibration:
         self._size = size * momentum.total * clip_factor
         regressor = size * self._project_update(unit_prediction * clip_factor, momentum)
         factor = self._factor()
-        predicted = None if factor is None else factor * regressor
+        if factor is None:
+            predicted = None
+        else:
+            predicted = factor * regressor
         product = self._product(coupled, is_part)
         if product is not None:
             predicted = product * self._coupled_factor(is_part)
@@ -454,7 +457,10 @@ class Calibration:
                 self._coupled_product = keep * self._coupled_product + product * observed_change
                 self._coupled_square = keep * self._coupled_square + product * product
                 self._level.learn(product, came)
-        made_from = None if unseen is None else unseen.made_from
+        if unseen is None:
+            made_from = None
+        else:
+            made_from = unseen.made_from
         if coupled is not None and made_from is not None:
             if not is_part:
                 self._bend.learn(coupled, made_from.mean)

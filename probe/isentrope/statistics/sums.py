@@ -139,7 +139,8 @@ class Layout:
     ) -> Tensor:
         """A rank's vector, float64, on the device; without tokens all sums are 0."""
         # Filled on the device; copying Python numbers there would wait for it.
-        device = torch.device("cpu") if device is None else device
+        if device is None:
+            device = torch.device("cpu")
         step, *others = header
         parts = [torch.full((), step, dtype=torch.float64, device=device)]
         parts += [device_number(number, device) for number in others]

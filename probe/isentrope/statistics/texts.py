@@ -183,7 +183,10 @@ def add_texts(
     ids."""
 
     def text(token_id: int | None) -> str | None:
-        found = None if token_id is None else texts(token_id)
+        if token_id is None:
+            found = None
+        else:
+            found = texts(token_id)
         if found is None:
             return None
         return _cut(found)

@@ -103,7 +103,10 @@ class ReportBuilder:
         """`transport_scalars` gives metrics of the reports' way to the server as a report is built;
         `page` is the run's, empty: not known; `leads`: whether this rank finds the alerts."""
         self._page, self._leads = page, leads
-        self._texts = TokenTexts(None) if texts is None else texts
+        if texts is None:
+            self._texts = TokenTexts(None)
+        else:
+            self._texts = texts
         self._transport_scalars = transport_scalars
         self.latest: reports.StepReport | None = None
         self.history = RunHistory()

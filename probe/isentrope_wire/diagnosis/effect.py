@@ -346,7 +346,10 @@ def effect_curves(control: Control, last: LastSteps, course: Course | None) -> E
         return None
     answers = last.curves(control.method, control.scope)
     tokens = [sums.tokens for sums in last.sums]
-    factors = None if course is None else last.factors(course)
+    if course is None:
+        factors = None
+    else:
+        factors = last.factors(course)
     before = [
         sums.change_sum / sums.tokens + added
         for sums, added in zip(last.sums, last.added_by_active, strict=True)

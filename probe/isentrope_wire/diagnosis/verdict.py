@@ -249,7 +249,10 @@ def outcome_of(
     # Which way it would have gone; where it would have stood still, against what it did.
     way = math.copysign(1, without or -realised.value)
     left = way * realised.value / expected
-    asked = 0.0 if promised is None else max(-way * promised, 0.0)
+    if promised is None:
+        asked = 0.0
+    else:
+        asked = max(-way * promised, 0.0)
     if realised.direction and -left > _OVERSHOT * max(1.0, asked / expected):
         return Outcome.OVERSHOT, left
     if left < TURNED and realised.direction and -left > _OVERSHOT * asked / expected:

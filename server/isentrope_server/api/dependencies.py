@@ -155,7 +155,10 @@ def page_after(cursor: str | None, length: int) -> list[int] | None:
 
 def page_of(found: Sequence[tuple[Sequence[int], _T]], limit: int) -> Page[_T]:
     """The first `limit` of items with their places; there is a next page if there are more."""
-    place = found[limit - 1][0] if len(found) > limit else None
+    if len(found) > limit:
+        place = found[limit - 1][0]
+    else:
+        place = None
     return Page(
         items=[item for _, item in found[:limit]],
         next_cursor=None if place is None else encode(*place),

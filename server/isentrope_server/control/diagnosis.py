@@ -67,7 +67,10 @@ class Basis:
     def read(cls, run: Run) -> Basis | None:
         """That of a run's newest digest; None where there is none, or its timeline changed
         since."""
-        basis = None if run.basis is None else cls(**run.basis)
+        if run.basis is None:
+            basis = None
+        else:
+            basis = cls(**run.basis)
         if basis is not None and basis.timeline == run.timeline_version:
             return basis
         return None

@@ -76,7 +76,10 @@ def _verdicts(
         replaced_at = min(
             (at for other, at in applied if other > version.version and at >= step), default=None
         )
-        end = run.step if replaced_at is None else replaced_at - 1
+        if replaced_at is None:
+            end = run.step
+        else:
+            end = replaced_at - 1
         last = end
         if end - step + 1 >= PROMISED_STEPS:
             last = step + judged_after(end - step + 1) - 1
@@ -96,7 +99,10 @@ def _verdicts(
             and median_at(entropies, at) > 0
         ]
         # Of the first twenty steps alone: a verdict that was given must not follow a later share.
-        share = 1.0 if unseen or not moved else own_share(moved)
+        if unseen or not moved:
+            share = 1.0
+        else:
+            share = own_share(moved)
         verdict = verdict_on(
             version,
             entropies,

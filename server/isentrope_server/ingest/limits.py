@@ -131,7 +131,10 @@ _OF_A_REPORT = (
 def excess(report: reports.StepReport) -> str:
     """Describe the first limit that a report exceeds; empty where it exceeds none."""
     for limit in _OF_A_REPORT:
-        count = 0 if limit.count is None else limit.count(report)
+        if limit.count is None:
+            count = 0
+        else:
+            count = limit.count(report)
         if count > limit.most:
             return f"{count} {limit.unit}; at most {limit.most} are allowed"
     return ""

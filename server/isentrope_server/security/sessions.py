@@ -212,7 +212,10 @@ class BrowserSessions:
         # Shows whether a browser that has no session keeps cookies.
         self.trial = "isentrope_keeps_cookies=1; Path=/; HttpOnly; SameSite=Strict"
         # The stricter prefix allows no path.
-        self._prefix = "__Secure-" if root_path else "__Host-"
+        if root_path:
+            self._prefix = "__Secure-"
+        else:
+            self._prefix = "__Host-"
 
     def cookie_name(self, *, secure: bool) -> str:
         """Over TLS, the prefix keeps pages without TLS for this very host from setting the

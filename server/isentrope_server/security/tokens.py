@@ -206,7 +206,10 @@ def ensure_owner_token(
             return chosen
         if chosen is not None:
             _check_chosen(connection, chosen)
-        replaced = [] if is_shared else list(owners.values())
+        if is_shared:
+            replaced = []
+        else:
+            replaced = list(owners.values())
         for token_id in replaced:
             access.revoke_token(connection, token_id, time.time())
         owner = access.add_token(

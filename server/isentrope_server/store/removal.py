@@ -95,7 +95,10 @@ def _remove_up_to(connection: Connection, column: Column[int], most: int, run_ke
     last = connection.execute(
         select(column).where(of_run).order_by(column).offset(most - 1).limit(1)
     ).scalar()
-    some = of_run if last is None else of_run & (column <= last)
+    if last is None:
+        some = of_run
+    else:
+        some = of_run & (column <= last)
     return connection.execute(delete(table).where(some)).rowcount > 0
 
 

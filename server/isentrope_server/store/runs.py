@@ -353,7 +353,8 @@ def _run_of(
     silent = state is Status.RUNNING and heard_ago > max(silent_after_seconds, of_steps)
     values["status"] = Status.SILENT if silent else state
     given = values.pop("given_name")
-    values["name"] = values["name"] if given is None else given
+    if given is not None:
+        values["name"] = given
     values["digest"] = digest
     return Run(**values)
 

@@ -107,7 +107,10 @@ def trend(
         f"{spread(list(table[:, 0]))} to {spread(list(table[:, -1]), unit)}, rank correlation"
         f" {rank_correlation:+.2f}"
     )
-    signed = rank_correlation if rising else -rank_correlation
+    if rising:
+        signed = rank_correlation
+    else:
+        signed = -rank_correlation
     if len(table) < 2:
         return Check(
             statement=statement,

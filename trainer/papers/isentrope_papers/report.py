@@ -115,7 +115,10 @@ def reproduction(judged: Sequence[Judged], results: Results) -> str:
     parts = ["# The papers' claims, run again", _introduction(judged, results), _verdicts(judged)]
     for folder, paper in PAPERS.items():
         of_paper = [one for one in judged if one.figure.folder == folder]
-        title = f"arXiv {paper}" if paper else "Beyond the papers"
+        if paper:
+            title = f"arXiv {paper}"
+        else:
+            title = "Beyond the papers"
         if of_paper:
             parts += [f"## {title}", *map(_section, of_paper)]
         else:

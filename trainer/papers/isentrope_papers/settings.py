@@ -145,12 +145,18 @@ class RunSettings:
             words += [f"pushed_after={self.pushed_after}"]
         else:
             words += []
-        words += [f"fault={self.fault}"] if self.fault else []
+        if self.fault:
+            words += [f"fault={self.fault}"]
+        else:
+            words += []
         if self.under_trl:
             words += [f"under_trl={self.under_trl}"]
         else:
             words += []
-        words += [f"fresh={self.fresh}"] if self.fresh else []
+        if self.fresh:
+            words += [f"fresh={self.fresh}"]
+        else:
+            words += []
         usual = TrainingConfig(loss=ALGORITHMS[self.training.algorithm].loss)
         words += _differences(
             dataclasses.replace(self.training, loss=self.training.effective_loss()), usual

@@ -114,7 +114,10 @@ class Course:
             return {}
         # A held entropy is meant to go to its target: only what lies beyond that is a collapse, or
         # an explosion.
-        bases = [early] if target is None else [early, target]
+        if target is None:
+            bases = [early]
+        else:
+            bases = [early, target]
         evidence = Evidence(self._levels, self._line, self._fading, self._past)
         raised = {
             "collapse": self._urgencies["collapse"].judge(-1, min(bases), evidence),
@@ -290,7 +293,10 @@ class Course:
     def _follow(self, z: float, passed: int) -> None:
         """Move the followed level to the next step, whose log H is z."""
         moved = self._levels.moved
-        known = moved[-1][1] if moved and passed == 1 else None
+        if moved and passed == 1:
+            known = moved[-1][1]
+        else:
+            known = None
         if known is None:
             change = self.rate * passed
         else:

@@ -58,7 +58,10 @@ class Projection:
         # factor of e nothing was measured: there it goes on in nats.
         now = math.exp(self.start)
         share = added / now
-        grown = math.exp(share) if share < 1 else math.e * share
+        if share < 1:
+            grown = math.exp(share)
+        else:
+            grown = math.e * share
         most = math.log(tuning.CEILING) - self.start
         return max(now * math.exp(min(self.gone_in(steps), most)) * grown, tuning.FLOOR)
 

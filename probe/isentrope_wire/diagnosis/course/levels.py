@@ -19,8 +19,12 @@ def name_end(share_lost: float | None) -> str:
         return ""
     is_far = abs(share_lost) >= 1 - tuning.ACT_LEFT
     if share_lost > 0:
-        return "collapsed" if is_far else "fallen"
-    return "exploded" if is_far else "risen"
+        if is_far:
+            return "collapsed"
+        return "fallen"
+    if is_far:
+        return "exploded"
+    return "risen"
 
 
 @dataclass(slots=True)

@@ -216,7 +216,10 @@ class RunState:
     def newest_not_finite(self) -> float | None:
         """The newest entropy, where it is NaN or infinite."""
         entropies = self.measured.entropies
-        newest = entropies[max(entropies)] if entropies else 0.0
+        if entropies:
+            newest = entropies[max(entropies)]
+        else:
+            newest = 0.0
         if math.isfinite(newest):
             return None
         return newest

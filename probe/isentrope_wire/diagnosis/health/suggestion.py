@@ -175,7 +175,10 @@ def _hold_here(state: RunState, direction: int, why: str) -> tuple[Suggestion | 
         # A loop's own number by the name of the entropy: no vocabulary has that many.
         return None, ""
     # One side alone: what comes back by itself is left to.
-    side = HoldSide.RAISE if direction < 0 else HoldSide.LOWER
+    if direction < 0:
+        side = HoldSide.RAISE
+    else:
+        side = HoldSide.LOWER
     control = _hold_of(target, side, why)
     action, active = decide_hold(state, _hold_of(course.entropy, side)), state.measured.active
     waits = action is not None and action.status == HoldStatus.FALLBACK
