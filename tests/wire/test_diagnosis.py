@@ -722,6 +722,15 @@ def test_would_stop_is_said_only_where_the_drawn_line_does_not_fall() -> None:
 # --------------------------------------------------------------------------------------------------
 
 
+def test_a_preview_past_the_early_level_is_warned_of() -> None:
+    control = Control(method="clip_v", mu_low=1.0, mu_high=1.0)
+    for gain, is_past in ((0.15, False), (1.5, True)):
+        shown = preview(run(collapse, 41, last=last(gain=gain)), control)
+        early = diagnose(run(collapse, 41)).early_level
+        assert (max(some(shown.forecast).entropy) > some(early)) == is_past
+        assert any("rises past the early level" in text for text in shown.warnings) == is_past
+
+
 def test_a_preview_names_what_would_have_no_effect() -> None:
     measured = run(collapse, 41, last=last())
     far = preview(measured, Control(method="clip_v", mu_low=50.0, mu_high=50.0))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from isentrope_wire.answers import HealthLevel
 from isentrope_wire.control import Control
+from isentrope_wire.diagnosis.course import Course
 from isentrope_wire.diagnosis.effect import (
     dead_parts,
     effect_curves,
@@ -26,6 +27,7 @@ from isentrope_wire.diagnosis.health.suggestion import suggest_control
 from isentrope_wire.diagnosis.pull import cause_of
 from isentrope_wire.diagnosis.trust import prediction_trust
 from isentrope_wire.methods import Method
+from isentrope_wire.numbers import nats
 
 
 def diagnose(measured: Measured) -> Diagnosis:
@@ -71,6 +73,17 @@ def diagnose(measured: Measured) -> Diagnosis:
     )
 
 
+def _warn_of_early_level(course: Course, highest: float) -> list[str]:
+    """Of a control that lifts the entropy; `highest` is that of its forecast, in nats. An entropy
+    so high was not measured, and the vocabulary may not even allow it."""
+    early = course.early.level
+    if early is None or not course.entropy <= early < highest:
+        return []
+    return [
+        f"The forecast rises past the early level of {nats(early)} nats: it may never come so far."
+    ]
+
+
 def preview(measured: Measured, control: Control, *, curves: bool = False) -> Preview:
     """What a control would do if it were pushed now; with `curves` also its thresholds over their
     range."""
@@ -87,6 +100,8 @@ def preview(measured: Measured, control: Control, *, curves: bool = False) -> Pr
         forecast = None
         if course is not None and effect is not None and effect.change is not None:
             forecast = course.forecast(effect.change, effect.change_error or 0.0)
+            if effect.change > 0 and forecast is not None:
+                warnings = [*warnings, *_warn_of_early_level(course, max(forecast.entropy))]
         elif (
             course is not None
             and measured.active is not None
