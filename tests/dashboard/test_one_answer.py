@@ -88,8 +88,12 @@ def test_page_and_rest_agree_through_a_run(site: Site, open_page: OpenPage) -> N
     page = open_page(f"/runs/{run}")
     page.get_by_label("Method", exact=True).first.click()
     page.get_by_role("option", name="Clip_V", exact=True).click()
+    # What belongs to the method arrives first: it would take the place of what is typed.
+    for side in ("low", "high"):
+        expect(page.locator(f"#control-mu-{side}")).not_to_have_value("")
     for side in ("low", "high"):
         page.locator(f"#control-mu-{side}").fill("2")
+        expect(page.locator(f"#control-mu-{side}")).to_have_value("2")
     expect(page.locator("#control-form")).not_to_have_attribute("data-older", "")
     page.wait_for_function(f"() => Object.keys(({READ})().share).length === 1")
     answers: dict[int, Outlook] = {}
