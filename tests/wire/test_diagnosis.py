@@ -25,7 +25,7 @@ from isentrope_wire.control_answers import (
     Verdict,
 )
 from isentrope_wire.diagnosis.course import name_end
-from isentrope_wire.diagnosis.effect import SUGGESTED_THRESHOLDS, LastSteps
+from isentrope_wire.diagnosis.effect import SUGGESTED_THRESHOLDS, LastSteps, stopping_control
 from isentrope_wire.diagnosis.health import Diagnosis, Measured, diagnose, preview
 from isentrope_wire.diagnosis.trust import prediction_trust
 from isentrope_wire.reports import AlertLevel
@@ -485,6 +485,16 @@ def test_nothing_is_suggested_while_it_learns(
     )
     assert ("the reward still rises" in answer.message) == is_told_to_wait
     assert (answer.suggestion is None) == is_told_to_wait
+
+
+@pytest.mark.parametrize(("steps", "is_offered"), [(60, False), (120, True)])
+def test_what_merely_slows_a_small_loss_is_not_offered(steps: int, is_offered: bool) -> None:
+    measured = run(lambda step: 0.6 * math.exp(-0.005 * step), steps, last=last(gain=0.03))
+    course = some(measured.course)
+    assert (some(course.share_lost) > 0.25) == is_offered
+    offered = stopping_control(course, measured.last, -1)
+    assert (offered is not None) == is_offered
+    assert offered is None or not offered.stops
 
 
 def drawn_steps(draw: random.Random, way: int) -> LastSteps:

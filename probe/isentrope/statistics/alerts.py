@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 from isentrope_wire import metrics
+from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.checks import CHECKS, cure_of
 from isentrope_wire.diagnosis.course import AHEAD, DIRECTIONS, Course
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, stopping_control
@@ -307,16 +308,7 @@ class AlertWatch:
         raised = self._excuse(step, raised, is_held=target is not None)
         alerts = []
         for kind, urgency in raised.items():
-            found = stopping_control(self.course, last, DIRECTIONS[kind])
-            if is_learning(self.course.share_lost or 0.0, self._guard.newest_rewards):
-                found = None
-            if self._groups_teach_nothing(step):
-                found = None
             message, evidence = self._course_in_words(target)
-            if found is None:
-                control = None
-            else:
-                control = replace(found.control, reason=f"Suggested: {message}")
             alerts.append(
                 Alert(
                     kind=kind,
@@ -324,10 +316,21 @@ class AlertWatch:
                     message=message,
                     evidence=evidence,
                     cause=_cause(dict(self._parts), DIRECTIONS[kind]),
-                    suggestion=control,
+                    suggestion=self._suggest(step, last, DIRECTIONS[kind], message),
                 )
             )
         return alerts
+
+    def _suggest(self, step: int, last: LastSteps, direction: int, message: str) -> Control | None:
+        """The threshold that would end a change, as in the health line: none while the run learns,
+        or most groups teach nothing."""
+        learns = is_learning(self.course.share_lost or 0.0, self._guard.newest_rewards)
+        if learns or self._groups_teach_nothing(step):
+            return None
+        found = stopping_control(self.course, last, direction, f"Suggested: {message}")
+        if found is None:
+            return None
+        return found.control
 
     def _groups_teach_nothing(self, step: int) -> bool:
         """Whether that was said and still counts, as in the health line: no control of the entropy

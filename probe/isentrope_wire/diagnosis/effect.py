@@ -18,7 +18,7 @@ from statistics import fmean
 from isentrope_wire import hold_decision, metrics
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.control_answers import EffectCurve, EffectCurves, PredictedEffect
-from isentrope_wire.diagnosis.course import Course
+from isentrope_wire.diagnosis.course import WATCH_LEFT, Course
 from isentrope_wire.hold_action import Action
 from isentrope_wire.methods import (
     RATIO_TOLERANCE,
@@ -240,12 +240,18 @@ def stopping_control(
 
     Returns:
         None where the forecast does not go that way, it is not known what a threshold does
-        (`why_unknown`), or none is safe and of use: see `_Search`.
+        (`why_unknown`), or none is safe and of use: see `_Search`. What merely slows the change is
+        of no use while less than a quarter of the early entropy is lost: it clips much, and there
+        is time.
     """
     unchanged = course.mean_pace(PROMISED_STEPS)
     if unchanged is None or why_unknown(last) or direction * unchanged.value <= 0:
         return None
-    return _Search(course, last, direction, abs(unchanged.value)).best(reason)
+    found = _Search(course, last, direction, abs(unchanged.value)).best(reason)
+    is_far = abs(course.share_lost or 0.0) >= 1 - WATCH_LEFT
+    if found is not None and not found.stops and not is_far:
+        return None
+    return found
 
 
 class _Search:

@@ -33,7 +33,7 @@ clearly more reward than the run left to itself."""
 
 _NOT_YET = (
     "No control yet: the reward still rises, and a control would slow it. Look again when it is"
-    " level, or three quarters of the early entropy are lost."
+    " level, or most of the early entropy is lost."
 )
 
 
@@ -80,8 +80,6 @@ def suggest_control(state: RunState, why: str) -> tuple[Suggestion | None, str]:
         found = _threshold(state, direction, why)
     else:
         found = None
-    if found is not None and not found.stops and not is_far:
-        return None, ""  # what merely slows a change clips much, and there is time
     if found is not None or not is_far or _has_its_time(state):
         return found, ""
     return _hold_here(state, direction, why)
