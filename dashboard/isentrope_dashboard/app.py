@@ -160,7 +160,7 @@ GRID_SCRIPT = "dash_ag_grid.min.js"
 GRID_PATH = (
     f"/_dash-component-suites/dash_ag_grid/{build_fingerprint(GRID_SCRIPT, dag.__version__, 0)}"
 )
-"""AG Grid, which the browser loads where a page first shows a grid (`assets/isentrope.js`)."""
+"""AG Grid, which the browser loads where a page first shows a grid (`assets/ag-grid.js`)."""
 
 
 def write_document(root_path: str) -> str:

@@ -5,7 +5,7 @@ callbacks don't see the request's
 headers: an ASGI layer notes them in a context variable, which the task of a callback inherits.
 
 Parts stay up to date: their values are read for all that are open at once. The browser asks a few
-times a second (`assets/isentrope.js`) and sends the digests of what it shows; the answer has the
+times a second (`assets/40-news.js`) and sends the digests of what it shows; the answer has the
 values that differ, and the browser draws them itself. Dash mounts what surrounds them, and never
 touches them again: each property that Dash sets costs the browser a round through all components of
 the page. The server keeps nothing between two questions, so it may restart, and several servers may

@@ -7,6 +7,7 @@
   const NO_ANSWER = "No answer from the server: nothing is known of this push. If it arrived, it stands under Latest control when the connection is back.";
   const LINES = { low: "lower side, ", high: "upper side, " }; // of the plot, before "clipped" and "pace"
   const IDS = { low: "control-mu-low", high: "control-mu-high" };
+  const isentrope = window.isentrope;
   const setProps = (id, props) => window.dash_clientside.set_props(id, props);
   const now = { preview: null, low: null, high: null, form: null, pushing: null, tried: false, lines: {} };
 
@@ -65,7 +66,7 @@
   const CHARTS = ["chart-entropy", "chart-change", "chart-clip"];
   const lineOf = (chart) => now.preview?.lines?.[chart] || null;
   CHARTS.forEach((chart) => {
-    (window.isentrope ||= { adjust: {}, calls: {} }).adjust[chart] = (figure) => {
+    isentrope.adjust[chart] = (figure) => {
       const line = lineOf(chart), { layout } = figure, range = layout.yaxis?.range;
       if (!line || !range) return figure;
       const others = (list) => list.filter((one) => one.meta !== "suggested" && one.name !== "suggested");
@@ -80,7 +81,7 @@
   function follow() {
     CHARTS.forEach((chart) => {
       const line = JSON.stringify(lineOf(chart));
-      if (line !== now.lines[chart]) window.isentrope.redraw(chart), (now.lines[chart] = line);
+      if (line !== now.lines[chart]) isentrope.redraw(chart), (now.lines[chart] = line);
     });
   }
 
@@ -115,7 +116,6 @@
   });
 
   // ---- the answer: it comes with the charts', of one step; one to an earlier form is grey until the next one is there ----------
-  const isentrope = window.isentrope;
   const show = () => {
     if (plot()) isentrope.chart("control-what-if", plot());
     place();

@@ -32,7 +32,7 @@ DASH = "5px,4px"
 
 GUTTER = 76
 """Pixels at the right of the plot, for labels of what lies at its end; the browser spreads them
-(`assets/isentrope.js`)."""
+(`assets/20-charts.js`)."""
 ALONE_SIZE = 5
 """Pixels of the dot of a line's value without neighbours."""
 ALONE_REACH = 0.4

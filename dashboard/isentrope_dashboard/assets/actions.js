@@ -1,0 +1,64 @@
+// What a click or a choice on any page does: it opens, copies, shares, acknowledges, signs out.
+(function () {
+  "use strict";
+  const ANSWERED_FOR = 1000; // the server keeps an answer so long for other tabs
+  const SAID_MILLISECONDS = 2000;
+  const { rootPath, run, show, forget } = window.isentrope;
+
+  // By the selector of what was clicked, or of what has it inside.
+  const ACTIONS = {
+    "[data-show]": (place) => show(JSON.parse(place.dataset.show)),
+    "[data-tab]": (place, event) => {
+      event.preventDefault();
+      show({ tab: place.dataset.tab }, true);
+    },
+    "#sign-out": () => fetch(rootPath + "/logout", { method: "POST" }).then(() => (location.href = rootPath + "/")),
+    // Mantine has switched the document by then.
+    "#scheme": () => setTimeout(() => show({ theme: document.documentElement.getAttribute("data-mantine-color-scheme") }), 50),
+    "#copy-link": (place) => copy(location.href).then(() => say(place, "Link copied"), () => say(place, "Not copied: take it from the address bar")),
+    "#share-run": (place) => {
+      place.closest("details").open = false;
+      share(document.getElementById("copy-link"));
+    },
+    "[data-acknowledge]": acknowledge,
+  };
+  document.addEventListener("click", (event) => {
+    document.querySelectorAll("details.menu[open]").forEach((menu) => {
+      if (!menu.contains(event.target)) menu.open = false;
+    });
+    Object.entries(ACTIONS).forEach(([selector, act]) => {
+      const place = event.target.closest(selector);
+      if (place) act(place, event);
+    });
+  });
+  document.addEventListener("change", ({ target }) => {
+    if (target.dataset.param && target.value) show({ [target.dataset.param]: target.value });
+  });
+
+  // Others see this view, of this run alone.
+  async function share(place) {
+    const made = await fetch(rootPath + "/api/v1/runs/" + run() + "/link", { method: "POST" });
+    if (!made.ok) return say(place, "No link: " + (await made.json()).error.message);
+    const link = location.origin + rootPath + "/?token=" + encodeURIComponent((await made.json()).token) + location.search.replace("?", "&");
+    copy(link).then(() => say(place, "Link copied: it shows this run alone, until you revoke it on the page Access"), () => window.prompt("The link", link));
+  }
+  async function acknowledge(button) {
+    const answer = await fetch(rootPath + "/api/v1/runs/" + run() + "/alerts/" + button.dataset.acknowledge + "/acknowledgement", { method: "PUT" });
+    if (!answer.ok) return say(button, (await answer.json()).error.message);
+    setTimeout(forget, ANSWERED_FOR);
+  }
+  // Without TLS, browsers give pages of other machines no clipboard.
+  async function copy(words) {
+    if (navigator.clipboard) return navigator.clipboard.writeText(words);
+    const field = document.body.appendChild(Object.assign(document.createElement("textarea"), { value: words }));
+    field.select();
+    const isCopied = document.execCommand("copy");
+    field.remove();
+    if (!isCopied) throw new Error("refused");
+  }
+  function say(place, words) {
+    const bubble = Object.assign(document.createElement("span"), { className: "said", textContent: words, role: "status" });
+    place.parentElement.append(bubble);
+    setTimeout(() => bubble.remove(), SAID_MILLISECONDS);
+  }
+})();
