@@ -3,6 +3,7 @@ runs."""
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -72,7 +73,6 @@ def test_what_was_not_measured_is_a_dash(known: RunDigest | None) -> None:
     row = runs.run_row(summary(digest=known))
     measured = (
         "share_lost",
-        "steps_to_three_quarters_lost",
         "entropy",
         "reward",
         "step",
@@ -95,7 +95,6 @@ def test_a_row_shows_the_digest() -> None:
             digest=digest(
                 level=HealthLevel.ACT,
                 share_lost=0.716,
-                steps_to_three_quarters_lost=11.2,
                 entropy=0.0961,
                 reward=0.0,
                 entropy_line=[0.4, 0.1],
@@ -107,7 +106,6 @@ def test_a_row_shows_the_digest() -> None:
     expected = {
         "attention": "Act",
         "share_lost": "72\N{NO-BREAK SPACE}%",
-        "steps_to_three_quarters_lost": "12 steps",
         "entropy": "0.096",
         "reward": "0.000",
         "step": "108 / 300",
@@ -153,15 +151,6 @@ def test_a_row_shows_the_digest() -> None:
 def test_status_comes_with_its_reason(known: dict[str, Any], health: str, status: str) -> None:
     row = runs.run_row(summary(**known))
     assert (words(row["attention"]), words(row["status"])) == (health, status)
-
-
-def test_a_run_that_ended_is_not_on_its_way_to_a_collapse() -> None:
-    lost = digest(share_lost=0.5, steps_to_three_quarters_lost=4.0)
-    assert runs.run_row(summary(digest=lost))["steps_to_three_quarters_lost"] == "4 steps"
-    assert (
-        runs.run_row(summary(status=Status.FINISHED, digest=lost))["steps_to_three_quarters_lost"]
-        == MISSING
-    )
 
 
 def test_a_rise_is_no_loss_and_chosen_columns_have_cells() -> None:
@@ -372,6 +361,38 @@ def test_columns_are_chosen_and_sorted(site: Site, open_page: OpenPage) -> None:
     expect(page.locator(".palette a")).to_have_count(1)
     page.keyboard.press("Enter")
     page.wait_for_url("**/runs/*")
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_who_looks_again_sees_what_changed(site: Site, open_page: OpenPage) -> None:
+    run = site.run(3, name="soon over")
+    page = open_page("/")
+    expect(page.get_by_role("link", name="soon over")).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    page.evaluate("Object.defineProperty(document, 'hidden', { get: () => window.away })")
+    page.clock.install()
+
+    def turn(is_away: bool, seconds: int) -> None:
+        page.clock.fast_forward(1_000 * seconds)
+        page.evaluate(f"window.away = {str(is_away).lower()}")
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+    turn(is_away=True, seconds=4)
+    site.rank(run).send(RunFinished(status="finished", finished_at=time.time()))
+    site.run(1, name="just begun")
+    page.clock.fast_forward(31_000)
+    expect(page).to_have_title(re.compile(r"^\(\d+\) Runs · Isentrope$"))
+    turn(is_away=False, seconds=0)
+    expect(page).to_have_title("Runs · Isentrope")
+    line = page.locator("#since-looked")
+    expect(line).to_have_text(re.compile(r"^Since \d\d:\d\d: .*1 ended, 1 started$"))
+    expect(line.get_by_title("soon over")).to_have_attribute("href", f"/runs/{run}")
+    turn(is_away=True, seconds=4)
+    page = open_page("/")
+    expect(page.get_by_role("link", name="just begun")).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    expect(page.locator("#since-looked")).not_to_contain_text("ended")
 
 
 @pytest.mark.browser

@@ -8,6 +8,7 @@
   const defaults = {}; // of the controls that choose a parameter
   let viewed = null;
 
+  const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
   function pathOf() {
     const path = location.pathname.startsWith(rootPath) ? location.pathname.slice(rootPath.length) : location.pathname;
     return path || "/";
@@ -43,7 +44,7 @@
     if (change(params, isStep)) turn();
   }
   window.addEventListener("popstate", turn);
-  Object.assign(isentrope, { rootPath, run, view, show });
+  Object.assign(isentrope, { make, rootPath, run, view, show });
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     isentrope: {

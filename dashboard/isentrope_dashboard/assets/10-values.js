@@ -61,14 +61,12 @@
   function refuse(place, error) {
     console.error(error);
     if (!place) return;
-    const plot = isentrope.chartIn(place), words = document.createElement("div");
+    const plot = isentrope.chartIn(place);
     if (plot) window.Plotly.purge(plot);
     roots.get(place)?.unmount();
     roots.delete(place);
-    words.className = "refusal";
-    words.role = "alert";
-    words.textContent = "The browser can't draw this: " + (error?.message || error);
-    place.replaceChildren(words);
+    const textContent = "The browser can't draw this: " + (error?.message || error);
+    place.replaceChildren(isentrope.make("div", { className: "refusal", role: "alert", textContent }));
   }
   function draw() {
     values.forEach((one, id) => {

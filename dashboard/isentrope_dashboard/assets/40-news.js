@@ -13,7 +13,7 @@
   const ELSEWHERE_MILLISECONDS = 4000; // on a page without a run: whether the session and the server are still there
   const SLOW_ANSWER = 8000;
   const SLOW_NEWS_MILLISECONDS = 3000;
-  const isentrope = window.isentrope, { rootPath, run, view, values } = isentrope;
+  const isentrope = window.isentrope, { make, rootPath, run, view, values } = isentrope;
   const live = { question: null, tried: null, asking: null, asked: 0, next: 0, form: null, answered: Date.now(), updated: 0, news: 0, slow: 0, pace: 0, due: 0, owed: false, state: null, run: null, seen: null, mounted: "" };
 
   function showConnection(name) {
@@ -109,7 +109,7 @@
   let isRefused = false;
   async function showRefusal(answer) {
     isRefused = !answer?.ok && Boolean(document.querySelector(".page.waiting"));
-    const place = document.getElementById("not-shown") || document.body.insertBefore(Object.assign(document.createElement("div"), { id: "not-shown", role: "alert" }), document.body.firstChild);
+    const place = document.getElementById("not-shown") || document.body.insertBefore(make("div", { id: "not-shown", role: "alert" }), document.body.firstChild);
     place.className = isRefused ? "page refusal" : "";
     if (!isRefused) place.textContent = "";
     else if (!answer) place.textContent = "The server does not answer.";

@@ -3,7 +3,7 @@
   "use strict";
   const ANSWERED_FOR = 1000; // the server keeps an answer so long for other tabs
   const SAID_MILLISECONDS = 2000;
-  const { rootPath, run, show, forget } = window.isentrope;
+  const { make, rootPath, run, show, forget } = window.isentrope;
 
   // By the selector of what was clicked, or of what has it inside.
   const ACTIONS = {
@@ -50,14 +50,14 @@
   // Without TLS, browsers give pages of other machines no clipboard.
   async function copy(words) {
     if (navigator.clipboard) return navigator.clipboard.writeText(words);
-    const field = document.body.appendChild(Object.assign(document.createElement("textarea"), { value: words }));
+    const field = document.body.appendChild(make("textarea", { value: words }));
     field.select();
     const isCopied = document.execCommand("copy");
     field.remove();
     if (!isCopied) throw new Error("refused");
   }
   function say(place, words) {
-    const bubble = Object.assign(document.createElement("span"), { className: "said", textContent: words, role: "status" });
+    const bubble = make("span", { className: "said", textContent: words, role: "status" });
     place.parentElement.append(bubble);
     setTimeout(() => bubble.remove(), SAID_MILLISECONDS);
   }

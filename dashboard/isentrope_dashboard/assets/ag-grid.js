@@ -2,12 +2,13 @@
 // no grid twice.
 (function () {
   "use strict";
+  const { make } = window.isentrope;
   let loading = null, RealGrid = null;
 
   async function load() {
     const src = document.querySelector("meta[name=grid-script]").content;
     try {
-      await new Promise((onload, onerror) => document.head.append(Object.assign(document.createElement("script"), { src, onload, onerror })));
+      await new Promise((onload, onerror) => document.head.append(make("script", { src, onload, onerror })));
       RealGrid = window.dash_ag_grid.AgGrid;
       window.dash_ag_grid = { ...window.dash_ag_grid, AgGrid };
     } catch (error) {

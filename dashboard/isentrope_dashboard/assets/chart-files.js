@@ -30,11 +30,10 @@
   function saveValues(plot, filename) {
     const rows = plot.data.filter((trace) => trace.name && trace.x).flatMap(rowsOf);
     const lines = ["line,x,y", ...rows.map((row) => row.map(cell).join(","))];
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
-    link.download = filename + ".csv";
+    const href = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
+    const link = window.isentrope.make("a", { href, download: filename + ".csv" });
     link.click();
-    URL.revokeObjectURL(link.href);
+    URL.revokeObjectURL(href);
   }
   document.addEventListener("click", (event) => {
     const saving = event.target.closest("[data-save]");

@@ -3,15 +3,14 @@
   "use strict";
   const KEYS = [["1 – 6", "Open a tab of a run"], ["/", "Search"], ["Ctrl K", "Go to a run or a metric"], ["j, k", "Next and previous run of the list"], ["?", "Show the keys"], ["Esc", "Close what is open"]];
 
+  const { make } = window.isentrope;
   function showKeys() {
-    const dialog = document.body.appendChild(document.createElement("dialog")), list = dialog.appendChild(document.createElement("dl"));
-    const add = (tag, textContent) => list.append(Object.assign(document.createElement(tag), { textContent }));
+    const dialog = document.body.appendChild(make("dialog", { className: "keys-dialog", ariaLabel: "Keys" })), list = dialog.appendChild(make("dl"));
+    const add = (tag, textContent) => list.append(make(tag, { textContent }));
     KEYS.forEach(([key, words]) => {
       add("dt", key);
       add("dd", words);
     });
-    dialog.className = "keys-dialog";
-    dialog.ariaLabel = "Keys";
     dialog.addEventListener("close", () => dialog.remove());
     dialog.addEventListener("click", () => dialog.close());
     dialog.showModal();

@@ -3,15 +3,15 @@
   "use strict";
   const MOST = 8;
   const PAUSE_MILLISECONDS = 120;
-  const run = () => window.isentrope.run();
-  const address = (path) => window.isentrope.rootPath + path;
+  const { make, rootPath, run } = window.isentrope;
+  const address = (path) => rootPath + path;
   const read = async (path) => (await (await fetch(address("/api/v1/" + path))).json()).items || [];
   let dialog, input, list, metrics = [], timer = 0, asked = 0;
 
   function build() {
-    dialog = Object.assign(document.createElement("dialog"), { className: "palette" });
-    input = Object.assign(document.createElement("input"), { type: "text", placeholder: "Go to a run or a metric" });
-    list = Object.assign(document.createElement("div"), { className: "found" });
+    dialog = make("dialog", { className: "palette" });
+    input = make("input", { type: "text", placeholder: "Go to a run or a metric" });
+    list = make("div", { className: "found" });
     input.setAttribute("aria-label", input.placeholder);
     dialog.setAttribute("aria-label", input.placeholder);
     dialog.append(input, list);
@@ -26,8 +26,8 @@
     });
   }
   function link(href, words, about) {
-    const place = Object.assign(document.createElement("a"), { href });
-    place.append(words, Object.assign(document.createElement("span"), { className: "dim", textContent: about }));
+    const place = make("a", { href });
+    place.append(words, make("span", { className: "dim", textContent: about }));
     return place;
   }
   async function find() {
@@ -40,7 +40,7 @@
       ...named.map(({ name }) => link(address("/runs/" + run() + "?" + new URLSearchParams({ tab: "metrics", q: name })), name, "metric")),
       ...runs.map(({ id, name, project }) => link(address("/runs/" + encodeURIComponent(id) + behind), name, id + " · " + project)),
     );
-    if (!list.children.length) list.replaceChildren(Object.assign(document.createElement("p"), { className: "dim", textContent: "Nothing found" }));
+    if (!list.children.length) list.replaceChildren(make("p", { className: "dim", textContent: "Nothing found" }));
   }
   document.addEventListener("keydown", async (event) => {
     if (event.key.toLowerCase() !== "k" || !(event.metaKey || event.ctrlKey) || event.shiftKey || event.altKey) return;

@@ -2,6 +2,7 @@
 (function () {
   "use strict";
   const GONE_MILLISECONDS = 250; // between two looks at whether the described token is still there
+  const { make } = window.isentrope;
   let described = null;
 
   function describe(token) {
@@ -11,8 +12,8 @@
     card.hidden = !token;
     if (!token) return;
     card.replaceChildren(...token.dataset.facts.split("\n").map((line) => {
-      const fact = document.createElement("div");
-      fact.append(...line.split("\t").map((words) => Object.assign(document.createElement("span"), { textContent: words })));
+      const fact = make("div");
+      fact.append(...line.split("\t").map((textContent) => make("span", { textContent })));
       return fact;
     }));
     const within = card.parentElement.getBoundingClientRect(), place = token.getClientRects()[0];

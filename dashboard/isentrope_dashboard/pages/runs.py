@@ -94,13 +94,6 @@ COLUMNS: Final = [
     _column("name", "Run", 178, flex=1, minWidth=120),
     _column("status", "Status", 150, flex=0.8, minWidth=110),
     _column("share_lost", "Entropy lost", 116, **_LARGEST_FIRST),
-    _column(
-        "steps_to_three_quarters_lost",
-        "75 % lost after",
-        104,
-        **basics.RIGHT,
-        headerTooltip="Steps until three quarters of the early entropy were lost",
-    ),
     _column("entropy", "Entropy, nats", 138, **_LARGEST_FIRST),
     _column("reward", "Reward", 138, **_LARGEST_FIRST),
     _column("step", "Step", 104, **basics.RIGHT, **_LARGEST_FIRST),
@@ -140,6 +133,7 @@ async def runs_page(client: AsyncClient, view: View) -> tuple[Component, str]:
         basics.row(
             html.H1("Runs", className="page-title"),
             html.Span(summary, className="dim num", id="runs-summary"),
+            html.Span(className="dim num", id="since-looked"),
             basics.spacer(),
             *_actions(me.scope),
             name="runs-head",
@@ -354,8 +348,6 @@ def _options(counts: RunCounts, view: View) -> tuple[str, Any, Any, Any]:
     words = (
         f"{count(counts.total)} {'run' if counts.total == 1 else 'runs'}, {count(live_runs)} live."
     )
-    if not (view.query.get("order") or view.query.get("sort")):
-        words += " Runs that need attention come first."
     return words, _data(healths), named[0], named[1]
 
 
@@ -571,7 +563,6 @@ def run_row(
         ),
         "status": _two_lines(*_status(run)),
         "share_lost": _share_lost(digest.share_lost if digest else None, tone),
-        "steps_to_three_quarters_lost": _steps_left(run),
         "entropy": (
             _line(run.id, digest.entropy_line, digest.entropy, top_entropy) if digest else MISSING
         ),
@@ -705,19 +696,6 @@ def _tags(run: RunSummary) -> Any:
     if run.tags:
         return _two_lines(html.Span([basics.chip(tag) for tag in run.tags]), run.notes)
     return basics.text(run.notes, "dim")
-
-
-def _steps_left(run: RunSummary) -> str:
-    digest = run.digest
-    if digest is None or run.status.is_over:
-        return MISSING
-    if digest.share_lost is not None and digest.share_lost >= 0.75:
-        return "lost"
-    steps = digest.steps_to_three_quarters_lost
-    if steps is None or not math.isfinite(steps):
-        return MISSING
-    whole = math.ceil(steps)
-    return f"{count(whole)} {'step' if whole == 1 else 'steps'}"
 
 
 def _line(
