@@ -24,10 +24,12 @@ and there is no scale.
 The 90 % interval around a prediction is fitted to the residuals of earlier ones, and widens with
 its own misses:
 
-    half width_t = q_t z_n s_t  s^2 = sum w e^2 / sum w  ln q_(t+1) = ln q_t + RATE (missed_t - 0.1)
+    half width_t = q_t z_n s_t                 ln q_(t+1) = ln q_t + RATE (missed_t - 0.1)
+    s^2 = sum w (e^2 - n^2) / sum w
 
-with e the residuals of earlier predictions, weights w halving every INTERVAL_HALF_LIFE residuals,
-and z_n Student's quantile for as many residuals as the weights amount to. With normal residuals of
+with e the residuals of earlier predictions, n the standard errors of what came, weights w halving
+every INTERVAL_HALF_LIFE residuals, and z_n Student's quantile for as many residuals as the weights
+amount to. With normal residuals of
 a constant scale q stays near 1; heavy tails and a moving scale move it, because in the long run it
 comes to rest only where one change in ten is missed."""
 
@@ -73,7 +75,6 @@ class PredictionInterval:
     _weight: float = 0.0
     _weight_of_squares: float = 0.0
     _squares: float = 0.0
-    _noisy_squares: float = 0.0
     _noise: float = 0.0
     _log_factor: float = 0.0
     _sample_error: float = 0.0
@@ -85,7 +86,9 @@ class PredictionInterval:
         are too few of them."""
         if self._residuals < FEWEST:
             return None
-        scale = max(math.sqrt(self._squares / self._weight * self._own_share()), self._sample_error)
+        # At least a quarter is the change's own: the noise is an estimate.
+        square = max(self._squares - self._noise, self._squares / 4) / self._weight
+        scale = max(math.sqrt(square), self._sample_error)
         effective = self._weight**2 / self._weight_of_squares
         return math.exp(self._log_factor) * student_quantile(effective) * scale
 
@@ -102,13 +105,6 @@ class PredictionInterval:
         if self._judged:
             return self._inside / self._judged
         return None
-
-    def _own_share(self) -> float:
-        """What the noise of the measurement leaves of the squared residuals, over more steps than
-        their size is taken from; at least a quarter, for the noise itself is an estimate."""
-        if not self._noise:
-            return 1.0
-        return max(1 - self._noise / self._noisy_squares, 0.25)
 
     def learn(self, residual: float, largest: float = math.inf, noise: float = 0.0) -> None:
         """Add a step's observed minus predicted change; one that is not finite is ignored, one
@@ -130,15 +126,12 @@ class PredictionInterval:
         self._weight = keep * self._weight + 1
         self._weight_of_squares = keep**2 * self._weight_of_squares + 1
         self._squares = keep * self._squares + residual * residual
-        keep = 0.5 ** (1 / TRUST_HALF_LIFE)
-        self._noisy_squares = keep * self._noisy_squares + residual * residual
         self._noise = keep * self._noise + noise**2
 
     def forget(self) -> None:
         """Begin the scale anew; how often intervals held what came is kept."""
         self._residuals = 0
-        self._weight = self._weight_of_squares = self._squares = 0.0
-        self._noisy_squares = self._noise = 0.0
+        self._weight = self._weight_of_squares = self._squares = self._noise = 0.0
 
     def _judge(self, missed: bool) -> None:
         keep = 0.5 ** (1 / COVERAGE_HALF_LIFE)
@@ -166,14 +159,19 @@ TRUST_HALF_LIFE = 50.0
 WARM_UP = 3
 """Observations before the first calibrated prediction: with fewer, the gain is one step's noise."""
 
-LEVEL_PRIOR = 20.0
+FIRST_UPDATES = 5
+"""That teach the coupled prediction nothing. While Adam's averages are young each weight moves by
+about the whole learning rate, and the entropy falls ever faster: level, bend and interval learnt
+from them would be wrong for dozens of steps."""
+
+LEVEL_PRIOR = 5.0
 """Steps that the level of coupled predictions is taken to be right for, before it is measured."""
 
 BEND_WEIGHT = 0.5
 """Of the newest measurement in the average of a bend."""
 
 LEVEL_WEIGHT = 0.2
-"""Of the newest prediction in the average that weights the next one."""
+"""Of the newest prediction in the average whose sign the next one is counted with."""
 
 LARGEST_ERROR = 3.0
 """What is learnt of an error, at most: so many half widths of the interval, or root mean squares of
@@ -343,32 +341,33 @@ class CoupledLevel:
     are made from are some steps old.
 
     Least squares would make it too small, for a prediction from few tokens is noisy. So it is the
-    ratio of two sums that are weighted by earlier predictions, whose noise is independent:
+    ratio of two sums, with the sign that earlier predictions have, whose noise is independent:
 
         factor = (sum_t m_t y_t + prior) / (sum_t m_t x_t + prior)      x predicted, y came
 
-    where m_t is the average of the predictions before t, and the prior stands for LEVEL_PRIOR
-    steps in which the prediction was right."""
+    where m_t is the sign of the average of the predictions before t, and the prior stands for
+    LEVEL_PRIOR steps in which the prediction was right."""
 
     factor: float = 1.0
     _average: float | None = None
     _came: float = 0.0
     _predicted: float = 0.0
-    _squares: float = 0.0
+    _size: float = 0.0
     _weight: float = 0.0
 
     def learn(self, predicted: float, came: float) -> None:
         """Add a step's prediction before the factor, and the change that came, in nats."""
         keep = 0.5 ** (1 / HALF_LIFE)
-        self._squares = keep * self._squares + predicted**2
+        self._size = keep * self._size + abs(predicted)
         self._weight = keep * self._weight + 1
         if self._average is None:
             self._average = predicted
             return
-        self._came = keep * self._came + self._average * came
-        self._predicted = keep * self._predicted + self._average * predicted
+        sign = math.copysign(1, self._average)
+        self._came = keep * self._came + sign * came
+        self._predicted = keep * self._predicted + sign * predicted
         self._average += LEVEL_WEIGHT * (predicted - self._average)
-        prior = LEVEL_PRIOR * self._squares / self._weight
+        prior = LEVEL_PRIOR * self._size / self._weight
         if prior:
             self.factor = (max(self._came, 0.0) + prior) / (max(self._predicted, 0.0) + prior)
 
@@ -451,18 +450,20 @@ class Calibration:
                 beside = math.nan
             else:
                 beside = came - predicted
+            is_typical = self._observations >= FIRST_UPDATES
             self._observe(regressor, observed_change, predicted, half_width, beside, noise)
             if product is not None:
                 keep = 0.5 ** (1 / HALF_LIFE)
                 self._coupled_product = keep * self._coupled_product + product * observed_change
                 self._coupled_square = keep * self._coupled_square + product * product
-                self._level.learn(product, came)
+                if is_typical:
+                    self._level.learn(product, came)
         if unseen is None:
             made_from = None
         else:
             made_from = unseen.made_from
         if coupled is not None and made_from is not None:
-            if not is_part:
+            if not is_part and self._observations > FIRST_UPDATES:
                 self._bend.learn(coupled, made_from.mean)
             self._interval.note_sample(made_from.error)
         return self._prediction(predicted, half_width, size=self._size)
@@ -508,7 +509,8 @@ class Calibration:
         deviation = _clamp_share(largest, residual + predicted - self._mean_observed)
         same_sign = (predicted > 0) == (observed > 0)
         self._compare(_clamp_share(largest, residual), deviation, noise, same_sign=same_sign)
-        self._interval.learn(residual, largest, noise)
+        if math.isnan(beside) or self._observations >= FIRST_UPDATES:
+            self._interval.learn(residual, largest, noise)
         own_deviation = _clamp_share(largest, observed - self._mean_observed)
         self._learn(regressor, predicted + _clamp_share(largest, own), own_deviation)
         is_wild = abs(own) > largest

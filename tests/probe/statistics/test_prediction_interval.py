@@ -108,14 +108,15 @@ def test_the_quantile_is_students() -> None:
     assert student_quantile(1e9) == pytest.approx(1.6449, rel=1e-4)
 
 
-@pytest.mark.parametrize("noise", [0.5, 1.0, 1.5])
-def test_interval_is_of_the_change_not_its_measurement(noise: float) -> None:
-    """Measured on few tokens a change scatters; the interval is as wide as the change needs."""
+@pytest.mark.parametrize(("noise", "early"), [(0.5, 1.0), (1.0, 1.0), (1.5, 1.0), (1.0, 8.0)])
+def test_interval_is_of_the_change_not_its_measurement(noise: float, early: float) -> None:
+    """Measured on few tokens a change scatters; the interval is as wide as the change needs, also
+    where changes were larger before."""
     inside = 0
     for seed in range(5):
         rng, interval = random.Random(seed), PredictionInterval()
         for step in range(400):
-            change = rng.gauss(0, 1)
+            change = rng.gauss(0, early if step < 75 else 1)
             half_width = interval.half_width()
             if step >= 100:
                 assert half_width is not None
@@ -133,7 +134,7 @@ def test_level_of_coupled_predictions_is_unbiased() -> None:
         for _ in range(200):
             level.learn(rng.gauss(-1, 1), rng.gauss(-0.8, 0.5))
         factors.append(level.factor)
-    assert statistics.fmean(factors) == pytest.approx(0.92, abs=0.03)
+    assert statistics.fmean(factors) == pytest.approx(0.86, abs=0.03)
 
 
 @pytest.mark.parametrize("zeros", [1, 3, 10])
@@ -152,6 +153,30 @@ class Product(NamedTuple):
 
     change: float
     age: float
+
+
+class Measured(NamedTuple):
+    mean: float
+    error: float
+
+
+class Unseen(NamedTuple):
+    judge: Measured
+    made_from: Measured | None
+
+
+def test_first_updates_do_not_teach_coupled_predictions() -> None:
+    """Adam's first updates do three times what is predicted; later ones what is."""
+    rng, calibration = random.Random(4), Calibration()
+    for step in range(14):
+        change, share = -0.010 + rng.gauss(0, 0.002), 3.0 if step < 5 else 1.0
+        came = Measured(share * change + rng.gauss(0, 0.0005), 0.0)
+        prediction = calibration.step(
+            -1.0, came.mean, ADAM, coupled=Product(change, step % 4), unseen=Unseen(came, came)
+        )
+    assert prediction.predicted_change == pytest.approx(change, rel=0.1)
+    assert prediction.low is not None
+    assert change - prediction.low < 0.003
 
 
 def test_bend_is_what_older_gradients_miss() -> None:
