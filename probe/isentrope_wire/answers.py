@@ -128,7 +128,7 @@ class RunDigest(Answer):
     """Until a quarter of the early entropy is left, at the present pace; null where it does not
     fall."""
     entropy: Number | None
-    """The newest one, in nats."""
+    """Median of the last five steps, in nats; so is the reward."""
     reward: Number | None
     entropy_line: list[float | None]
     """Means over at most 36 equal parts of the run's steps; null where a part has no value."""

@@ -10,7 +10,8 @@ targets given as a share of it read it alike.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -27,6 +28,18 @@ quarter already; three, as one odd batch must not set the level for the whole ru
 
 NEWEST_STEPS = 5
 """Steps whose median is compared with the early level: one odd step does not move it."""
+
+
+def newest_level(values: Sequence[float]) -> float | None:
+    """Where a run's metric stands: the median of the finite ones of its last five values; NaN where
+    none of them is finite, None without values. Page, list and terminal show this one."""
+    newest = values[-NEWEST_STEPS:]
+    finite = [value for value in newest if math.isfinite(value)]
+    if finite:
+        return median(finite)
+    if newest:
+        return math.nan
+    return None
 
 
 class Show(StrEnum):

@@ -9,6 +9,7 @@ runs digests are some seconds old."""
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -28,7 +29,7 @@ from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import DigestControl, RunDigest, Status
 from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.health import diagnose
-from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN, REWARD_MEAN
+from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN, REWARD_MEAN, newest_level
 from isentrope_wire.numbers import part_of
 from isentrope_wire.reports import error_in_a_line
 
@@ -109,10 +110,11 @@ def _serves(basis: Basis, run: Run) -> bool:
 
 
 def _newest(values: series.Series, stored: float | None) -> float | None:
-    """The last value read, else the one of the digest before."""
-    if len(values.values):
-        return float(values.values[-1])
-    return stored
+    """Where the metric stands by what was read, else as in the digest before."""
+    level = newest_level(values.values.tolist())
+    if level is None:
+        return stored
+    return level
 
 
 def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None]:
@@ -137,11 +139,14 @@ def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None
     is_same_control = (
         old is not None and basis is not None and basis.control_version == run.control_version
     )
+    entropy = _newest(entropies, None if old is None else old.entropy)
+    if entropy is not None and math.isfinite(entropy):
+        entropy = diagnosis.entropy  # a median too, of an even number of steps another one
     digest = RunDigest(
         level=diagnosis.level,
         share_lost=diagnosis.share_lost,
         steps_to_three_quarters_lost=diagnosis.steps_to_three_quarters_lost,
-        entropy=_newest(entropies, None if old is None else old.entropy),
+        entropy=entropy,
         reward=_newest(rewards, None if old is None else old.reward),
         entropy_line=lines[0],
         reward_line=lines[1],

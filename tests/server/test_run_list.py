@@ -83,8 +83,9 @@ def test_digest_has_the_newest_values_and_a_line_over_the_whole_run(
     assert renew(server) == 1
     digest = client.runs()[0].digest
     assert digest == digest_of(server, rank)
-    assert digest.entropy == pytest.approx(0.4)
-    assert digest.reward == 1.0
+    diagnosis = client.diagnosis(rank.run_id)
+    assert digest.entropy == diagnosis.entropy == pytest.approx(0.4 + 2 * 0.6 / 105)
+    assert digest.reward == 106 / 108
     assert (len(digest.entropy_line), digest.entropy_line[0]) == (LINE_PARTS, 1.0)
     assert digest.reward_line[:2] == [
         pytest.approx(2 / 108, rel=1e-3),
@@ -109,14 +110,16 @@ def test_a_digest_from_the_newest_steps_is_that_of_all_steps(
     rank.report(405, entropy__mean=0.25)
     renew(server)
     digest = digest_of(server, rank)
-    assert (digest.entropy, digest.reward, digest.entropy_line) == (0.25, 0.9, lines)
     diagnosis = client.diagnosis(rank.run_id)
+    assert digest.entropy == pytest.approx(diagnosis.entropy)
+    assert digest.entropy == 0.3 - 0.01 * 403 / 400
+    assert (digest.reward, digest.entropy_line) == (0.9, lines)
     assert digest.level == diagnosis.level == HealthLevel.ACT
     assert digest.share_lost == diagnosis.share_lost
     assert digest.steps_to_three_quarters_lost == diagnosis.steps_to_three_quarters_lost
     falling(server, 0.8, run_id=rank.run_id, incarnation="second", started_at=2.0, steps=380)
     renew(server)
-    assert digest_of(server, rank).entropy == pytest.approx(0.8)
+    assert digest_of(server, rank).entropy == pytest.approx(0.8 + 2 * 0.2 / 377)
     finish(rank := Rank(server, run_id=rank.run_id, incarnation="third", started_at=3.0))
     renew(server)
     ended = digest_of(server, rank)
@@ -246,7 +249,7 @@ def test_parts_of_a_line_without_a_value_are_null(server: ServerInThread, rank: 
         [1.0, None, None, 0.5],
         [None, 0.25, None, None],
     )
-    assert (digest.entropy, digest.reward) == (0.5, 0.25)
+    assert (digest.entropy, digest.reward) == (pytest.approx(0.5**0.5), 0.25)
 
 
 @pytest.mark.parametrize("first", [0, 2**63 - 2])
@@ -280,7 +283,7 @@ def test_only_what_changed_is_computed_again(server: ServerInThread) -> None:
     live.report(41, entropy__mean=0.1)
     age(server, idle, seconds=61)
     assert renew(server) == 2
-    assert digest_of(server, live).entropy == 0.1
+    assert digest_of(server, live).entropy_line[-1] == 0.1
     idle.report(41, entropy__mean=0.2)  # it is heard again
     assert renew(server) == 1
     pack_all(server)

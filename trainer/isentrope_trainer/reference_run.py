@@ -31,7 +31,12 @@ from isentrope_trainer.settings import PolicyConfig, TrainingConfig
 from isentrope_trainer.tasks.base import Task, make_task
 from isentrope_trainer.training_state import Checkpoints, TrainingState, join_ranks
 from isentrope_wire import environment
-from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, measured_change
+from isentrope_wire.metrics import (
+    ENTROPY_MEAN,
+    ENTROPY_PREDICTED_CHANGE,
+    measured_change,
+    newest_level,
+)
 
 if TYPE_CHECKING:
     from isentrope.transport import Transport
@@ -204,35 +209,30 @@ class Course:
 
     probe: isentrope.Probe | None = None
     steps: int = 0
-    first_entropy_nats: float | None = None
     reward: float = 0.0
 
     def follow(self, probe: isentrope.Probe, result: StepResult) -> None:
         self.probe, self.steps, self.reward = probe, self.steps + 1, result.reward_mean
-        if self.first_entropy_nats is None:
-            self.first_entropy_nats = _entropy_nats(probe)
 
     def __str__(self) -> str:
-        """One line, once the probe has ended the run; empty where no step was made."""
+        """One line, once the probe has ended the run, with the page's levels: medians of the first
+        three and of the last five steps. Empty where no step was made."""
         if self.probe is None:
             return ""
-        last = _entropy_nats(self.probe)
-        if self.first_entropy_nats is None:
-            first = last
-        else:
-            first = self.first_entropy_nats
+        view = self.probe.show()
+        early, now = view.diagnosis.early_level, view.diagnosis.entropy
+        reward = newest_level([*view.rewards.values()])
         # Reports are built off the training thread: the last may not have come to be.
-        if first is None or last is None:
-            entropy = ""
-        else:
-            entropy = f"entropy {first:.3f} -> {last:.3f} nats, "
+        entropy = ""
+        if now is not None and early is None:
+            entropy = f"entropy {now:.3f} nats, "
+        elif now is not None:
+            entropy = f"entropy {early:.3f} -> {now:.3f} nats, "
+        if reward is None:
+            reward = self.reward
         run_id = self.probe.run_id
         return (
             f"{self.steps} {'step' if self.steps == 1 else 'steps'}, {entropy}reward"
-            f" {self.reward:.3f}; run {run_id}, with a server (`isentrope up`) at"
+            f" {reward:.3f}; run {run_id}, with a server (`isentrope up`) at"
             f" {environment.url()}/runs/{run_id}"
         )
-
-
-def _entropy_nats(probe: isentrope.Probe) -> float | None:
-    return probe.latest.scalars.get(ENTROPY_MEAN)

@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any, TypeAlias
 
 from dash import html
@@ -351,26 +350,22 @@ def _compare_in_points(early: float | None, now: float | None) -> Against:
     return "" if points == "0.0" else f"{points} pt", "", f"early {percent(early)}"
 
 
+_LAST = f"last {metrics.NEWEST_STEPS} steps"
 KPIS = (
-    Kpi("Entropy", "nats", metrics.ENTROPY_MEAN, number, _compare_in_percent),
-    Kpi("Reward", "mean", metrics.REWARD_MEAN, sized, _compare_in_percent),
-    Kpi("Clipped", "of tokens", metrics.CLIP_FRACTION, percent, _compare_in_points),
+    Kpi("Entropy", f"nats, {_LAST}", metrics.ENTROPY_MEAN, number, _compare_in_percent),
+    Kpi("Reward", f"mean, {_LAST}", metrics.REWARD_MEAN, sized, _compare_in_percent),
+    Kpi("Clipped", f"of tokens, {_LAST}", metrics.CLIP_FRACTION, percent, _compare_in_points),
 )
 
 
 def kpi_card(
-    kpi: Kpi, first: SeriesColumns, course: SeriesColumns, last: SeriesColumns
+    kpi: Kpi, first: SeriesColumns, course: SeriesColumns, now: float | None
 ) -> html.Section:
-    """The card of a number: `first` and `last` are the values of the run's first and last steps,
-    not reduced; `course` those that the charts show."""
+    """The card of a number: `first` has the values of the run's first steps, not reduced; `course`
+    those that the charts show."""
     level = metrics.EarlyLevel()  # as the alerts define it
     for value in filter(math.isfinite, first.value):
         level.add(value)
-    newest = last.value[-metrics.NEWEST_STEPS :]
-    known = [value for value in newest if math.isfinite(value)]
-    now = math.nan if newest else None
-    if known:
-        now = median(known)
     return _card_of(kpi.title, kpi.unit, kpi.written(now), kpi.against(level.level, now), course)
 
 
@@ -381,8 +376,17 @@ def kpi_cards(
     newest: Mapping[str, SeriesColumns],
 ) -> list[html.Section]:
     """Entropy, reward, pace and clipped share."""
+    levels = {name: metrics.newest_level(columns.value) for name, columns in newest.items()}
+    entropy = levels.get(metrics.ENTROPY_MEAN)
+    if entropy is not None and math.isfinite(entropy):
+        levels[metrics.ENTROPY_MEAN] = diagnosis.entropy
     cards = [
-        kpi_card(kpi, *(series.get(kpi.metric, EMPTY) for series in (early, shown, newest)))
+        kpi_card(
+            kpi,
+            early.get(kpi.metric, EMPTY),
+            shown.get(kpi.metric, EMPTY),
+            levels.get(kpi.metric),
+        )
         for kpi in KPIS
     ]
     course = shown.get(metrics.ENTROPY_PREDICTED_CHANGE, EMPTY)

@@ -55,6 +55,7 @@ from isentrope_wire.answers import (
 )
 from isentrope_wire.diagnosis.course import name_end
 from isentrope_wire.methods import Method
+from isentrope_wire.metrics import NEWEST_STEPS
 
 GRID = "runs"
 BLOCK_ROWS = 50
@@ -88,14 +89,15 @@ def _column(field: str, name: str, width: int, **more: Any) -> dict[str, Any]:
 
 _LARGEST_FIRST = {"sortingOrder": ["desc", "asc", None]}
 _UNSORTED = {"sortable": False}
+_LAST_STEPS = f"Median of the last {NEWEST_STEPS} steps"
 # By the names that the API sorts by.
 COLUMNS: Final = [
     _column("attention", "Health", 98),
     _column("name", "Run", 178, flex=1, minWidth=120),
     _column("status", "Status", 150, flex=0.8, minWidth=110),
     _column("share_lost", "Entropy lost", 116, **_LARGEST_FIRST),
-    _column("entropy", "Entropy, nats", 138, **_LARGEST_FIRST),
-    _column("reward", "Reward", 138, **_LARGEST_FIRST),
+    _column("entropy", "Entropy, nats", 138, headerTooltip=_LAST_STEPS, **_LARGEST_FIRST),
+    _column("reward", "Reward", 138, headerTooltip=_LAST_STEPS, **_LARGEST_FIRST),
     _column("step", "Step", 104, **basics.RIGHT, **_LARGEST_FIRST),
     _column("control", "Control", 116, **_UNSORTED),
     _column("tags", "Tags, notes", 136, flex=0.5, minWidth=126, **_UNSORTED),
