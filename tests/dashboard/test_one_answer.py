@@ -50,11 +50,14 @@ def words_of(outlook: Outlook) -> dict[str, Any]:
     pace = diagnosis.mean_pace.value
     change = formatting.pace(pace, diagnosis.entropy)
     share = formatting.number(100 * pace / diagnosis.entropy, 1, signed=True)
+    large, small = f"{share}\u00a0% a step", f"{change} nats a step"
+    if diagnosis.pace is not None and not diagnosis.pace.direction:
+        large, small = "unclear", f"about {small}"
     with_it = preview.forecast.entropy[-1], preview.pace.value, preview.clip_fraction
     return {
         "why": diagnosis.message.replace(" %", "\u00a0%"),
         "entropy": formatting.number(diagnosis.entropy),
-        "pace": (f"{share}\u00a0% a step", f"{change} nats a step"),
+        "pace": (large, small),
         "asNow": (diagnosis.forecast.entropy[-1], pace),
         "drawn": with_it,
         "card": (

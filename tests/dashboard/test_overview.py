@@ -13,12 +13,14 @@ from isentrope_dashboard.figures.chart import EMPTY, Scale
 from isentrope_dashboard.figures.panel import Forecast, Mark, Shown
 from isentrope_dashboard.figures.panels import OVERVIEW
 from isentrope_dashboard.pages import overview
-from isentrope_wire.answers import SeriesColumns
+from isentrope_server.digests import renew_digests
+from isentrope_wire.answers import HealthLevel, SeriesColumns
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import EntropyForecast, Estimate, PredictedEffect
 from isentrope_wire.diagnosis.health import Diagnosis
 from isentrope_wire.metrics import ENTROPY_MEAN
-from tests.dashboard.conftest import OpenPage, Site
+from isentrope_wire.reports import RunFinished
+from tests.dashboard.conftest import OpenPage, Site, apart
 from tests.dashboard.made_answers import version
 from tests.dashboard.made_answers import words as said
 
@@ -167,8 +169,48 @@ def test_the_promise_of_the_active_control_stays() -> None:
 )
 def test_the_pace_is_a_share_of_the_entropy(site: Site, pace: float | None, words: str) -> None:
     mean = None if pace is None else Estimate(value=pace, low=pace, high=pace)
-    known = replace(_diagnosis(site), entropy=0.3, mean_pace=mean)
+    known = replace(_diagnosis(site), entropy=0.3, mean_pace=mean, pace=mean)
     assert words in said(overview.pace_card(known, EMPTY))
+
+
+def test_an_unclear_pace_is_not_written_large(site: Site) -> None:
+    pace = Estimate(value=-0.0027, low=-0.006, high=0.001)
+    known = replace(_diagnosis(site), entropy=0.3, mean_pace=pace, pace=pace)
+    assert said(overview.pace_card(known, EMPTY)).split()[4:] == [
+        "unclear", "about", "−0.0027", "nats", "a", "step"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("level", "lost", "look", "flag"),
+    [
+        (HealthLevel.HEALTHY, 0.05, "ok", ["Healthy"]),
+        (HealthLevel.HEALTHY, 0.38, "ok", ["Healthy", "38\u00a0%", "lost"]),
+        (HealthLevel.HOLDING, 0.62, "ok", ["Holding", "62\u00a0%", "lost"]),
+        (HealthLevel.HOLDING, 0.98, "watch", ["Held", "low", "98\u00a0%", "lost"]),
+        (HealthLevel.ACT, 0.98, "act", ["Act"]),
+    ],
+)
+def test_the_flag_says_what_was_lost(
+    site: Site, level: HealthLevel, lost: float, look: str, flag: list[str]
+) -> None:
+    run_id = site.run(3)
+    known = replace(_diagnosis(site), level=level, share_lost=lost)
+    line = overview.health_line(known, site.client.run(run_id))
+    assert said(line.children[0]).split(" ") == flag
+    assert look in line.className.split()
+
+
+def test_an_ended_run_shows_the_number_of_the_list(site: Site) -> None:
+    run_id = site.run(40, finished=RunFinished(status="finished", finished_at=1.0, error=""))
+    values = site.values(overview.PART, f"/runs/{run_id}")
+    entropy, reward, pace, _ = (said(card).split() for card in values["kpis"])
+    apart(renew_digests(site.server.backend, rest=0))
+    digest = site.client.run(run_id).digest
+    assert digest is not None
+    assert (entropy[5], reward[5]) == (f"{digest.entropy:.3f}", f"{digest.reward:.3f}")
+    assert " ".join(entropy[:5]) == "Entropy nats, last 5 steps"
+    assert " ".join(pace[5:]) == "the run is over"
 
 
 def test_the_banner_names_the_cause_in_words(site: Site) -> None:

@@ -47,6 +47,17 @@ LEVELS = {
 icon."""
 
 
+MOSTLY_LOST = 0.75
+"""Of the early entropy: what is level there has little left to learn with, and is no good news."""
+
+
+def look_of(level: HealthLevel, share_lost: float | None) -> tuple[str, str, str]:
+    """Word, sign and icon of a level, as in LEVELS."""
+    if level == HealthLevel.HOLDING and share_lost is not None and share_lost >= MOSTLY_LOST:
+        return "Held low", "watch", "eye"
+    return LEVELS[level]
+
+
 def page(
     title: str, *body: Any, middle: Sequence[Any] = (), below: Any = None, here: str = ""
 ) -> html.Div:
@@ -161,13 +172,10 @@ def run_title(run: RunSummary) -> str:
     """The title of a run's page: with its level while it reports, which so is seen on a tab in the
     background."""
     if run.digest is None or run.status.is_over:
-        level = HealthLevel.NO_DATA
-    else:
-        level = run.digest.level
-    if level == HealthLevel.NO_DATA:
-        word = ""
-    else:
-        word = f"({LEVELS[level][0]}) "
+        return f"{run.name} · Isentrope"
+    word = ""
+    if run.digest.level != HealthLevel.NO_DATA:
+        word = f"({look_of(run.digest.level, run.digest.share_lost)[0]}) "
     return f"{word}{run.name} · Isentrope"
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from dash import html
+from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
@@ -23,7 +24,7 @@ from isentrope_dashboard.components.basics import (
     text,
     unbroken,
 )
-from isentrope_dashboard.components.header import LEVELS, STATUS
+from isentrope_dashboard.components.header import STATUS, look_of
 from isentrope_dashboard.figures.chart import EMPTY, smoothed
 from isentrope_dashboard.figures.panel import Forecast
 from isentrope_dashboard.figures.panels import LOWERING, OVERVIEW
@@ -91,13 +92,12 @@ async def read(client: AsyncClient, view: View) -> Values:
     shown = await compare.read_seeds(client, view, run, shown, charts.CHART_POINTS)
     if is_live:
         shown = replace(shown, forecasts=forecasts(outlook))
-    if run.status.is_over:
+    is_over, nothing = run.status.is_over, ""
+    if is_over:
         nothing = "None was reported"
-    else:
-        nothing = ""
     return {
         "health": health_line(diagnosis, run),
-        "kpis": kpi_cards(diagnosis, early.series, shown.series, newest.series),
+        "kpis": kpi_cards(diagnosis, early.series, shown.series, newest.series, is_over=is_over),
         **{f"chart-{panel.name}": charts.figure(panel, shown, nothing) for panel in OVERVIEW},
         "trust": trust_in_words(diagnosis),
         **control.card_values(run, me, history, alerts),
@@ -196,18 +196,22 @@ def trust_in_words(diagnosis: Diagnosis) -> str:
 
 
 TRY = "try"
+LOSS_SHOWN = 0.1
+"""Of the early entropy; less is the noise of a few steps."""
 
 
 def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
     """The line of a run; of one that is over, how it ended and what became of its entropy."""
-    word, _, drawing = LEVELS[diagnosis.level]
-    look, message = str(diagnosis.level), diagnosis.message
+    word, look, drawing = look_of(diagnosis.level, diagnosis.share_lost)
+    message, lost = diagnosis.message, _lost_beside(diagnosis)
     if (
         run.status.is_over or run.status == Status.SILENT
     ):  # as its badge and the list say; its health asks for no action
         word, tone, _ = STATUS[run.status]
-        drawing, look = "alert" if tone == "act" else "clock", tone
-        message = _sentence(message.removeprefix(f"{word}: "))
+        drawing, look, lost = "alert" if tone == "act" else "clock", tone, []
+        message = message.removeprefix(f"{word}: ")
+        if not run.error:  # it may begin with a name, such as torch.OutOfMemoryError
+            message = _sentence(message)
     message = unbroken(message)
     if run.status == Status.FAILED:
         cure = []
@@ -236,7 +240,7 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
         )
     return html.Div(
         [
-            html.Div([icon(drawing, 18), word], className="flag"),
+            html.Div([html.Div([icon(drawing, 18), word]), *lost], className="flag"),
             html.Div(
                 [
                     html.Div(message, className="why num", title=_all_in_words(message, diagnosis)),
@@ -250,6 +254,15 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
         role="status",
         **{"data-step": "" if run.step is None else run.step},
     )
+
+
+def _lost_beside(diagnosis: Diagnosis) -> list[Component]:
+    """`38 % lost` beside a word that sounds as if nothing was."""
+    lost = diagnosis.share_lost
+    is_green = diagnosis.level in (HealthLevel.HEALTHY, HealthLevel.HOLDING)
+    if not is_green or lost is None or lost < LOSS_SHOWN:
+        return []
+    return [html.Small(f"{percent(lost, 0)} lost")]
 
 
 def _cure(diagnosis: Diagnosis) -> list[Any]:
@@ -374,6 +387,8 @@ def kpi_cards(
     early: Mapping[str, SeriesColumns],
     shown: Mapping[str, SeriesColumns],
     newest: Mapping[str, SeriesColumns],
+    *,
+    is_over: bool = False,
 ) -> list[html.Section]:
     """Entropy, reward, pace and clipped share."""
     levels = {name: metrics.newest_level(columns.value) for name, columns in newest.items()}
@@ -390,19 +405,24 @@ def kpi_cards(
         for kpi in KPIS
     ]
     course = shown.get(metrics.ENTROPY_PREDICTED_CHANGE, EMPTY)
-    return [*cards[:2], pace_card(diagnosis, course), *cards[2:]]
+    why_none = ""
+    if is_over:
+        why_none = "the run is over"
+    return [*cards[:2], pace_card(diagnosis, course, why_none=why_none), *cards[2:]]
 
 
-def pace_card(diagnosis: Diagnosis, course: SeriesColumns) -> html.Section:
+def pace_card(diagnosis: Diagnosis, course: SeriesColumns, *, why_none: str = "") -> html.Section:
     """The mean pace of the next steps as a share of the entropy: the one that charts, suggestions
-    and verdicts are about."""
+    and verdicts are about. Without a clear trend it is not written large."""
     unit = f"next {PROMISED_STEPS} steps"
     if diagnosis.mean_pace is None or not diagnosis.entropy:
-        return _card_of("Pace", unit, MISSING, ("", "", ""), course)
+        return _card_of("Pace", unit, MISSING, ("", "", why_none), course)
     nats, entropy = diagnosis.mean_pace.value, diagnosis.entropy
     words = pace(nats, entropy)
     if words == LEVEL:
         return _card_of("Pace", unit, LEVEL, ("", "", "moves by less than 1 % in 50 steps"), course)
+    if diagnosis.pace is not None and not diagnosis.pace.direction:
+        return _card_of("Pace", unit, "unclear", ("", "", f"about {words} nats a step"), course)
     share = f"{number(100 * nats / entropy, 1, signed=True)}\N{NO-BREAK SPACE}% a step"
     return _card_of("Pace", unit, share, ("", "", f"{words} nats a step"), course)
 

@@ -28,7 +28,7 @@ from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import live
 from isentrope_dashboard import view as views
 from isentrope_dashboard.components import basics, header
-from isentrope_dashboard.components.header import LEVELS, STATUS
+from isentrope_dashboard.components.header import LEVELS, STATUS, look_of
 from isentrope_dashboard.formatting import (
     MISSING,
     count,
@@ -627,8 +627,9 @@ def health(run: RunSummary) -> tuple[str, str]:
         return _end_in_words(digest.share_lost if digest else None)
     if run.status == Status.SILENT:
         return "Silent", "watch"
-    word, tone, _ = LEVELS[digest.level if digest else HealthLevel.NO_DATA]
-    return word, tone
+    if digest is None:
+        return LEVELS[HealthLevel.NO_DATA][:2]
+    return look_of(digest.level, digest.share_lost)[:2]
 
 
 def _end_in_words(share_lost: float | None) -> tuple[str, str]:

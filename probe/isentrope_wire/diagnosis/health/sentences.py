@@ -105,16 +105,19 @@ def _describe_course(state: RunState, course: Course) -> str:
             f"Entropy is {nats(course.entropy)} nats; its pace is known from the"
             f" {tuning.LEAST_POINTS}th step on."
         )
+    lost = state.share_lost
     if measured.target is not None:
         return _describe_held(state, course, measured.target)
     if state.level == HealthLevel.HOLDING and measured.active is not None:
         since = (measured.step or 0) - (measured.active.applied_step or 0)
         version = measured.active.version
+        below = ""
+        if lost is not None:
+            below = _name_early_level(lost)
         return (
-            f"Entropy holds at {nats(course.entropy)} nats, {since:,} steps after version"
+            f"Entropy holds at {nats(course.entropy)} nats{below}, {since:,} steps after version"
             f" {version} was applied."
         )
-    lost = state.share_lost
     if lost is None:
         return (
             f"Entropy {_goes(pace.value) if state.direction else 'is level'}, at"
