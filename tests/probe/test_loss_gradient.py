@@ -143,6 +143,7 @@ CONTROLS = {
     "clip_cov": isentrope.Control(method="clip_cov", parameters={"ratio": 0.2, "omega_low": 0.1}),
     "kl_cov": isentrope.Control(method="kl_cov", parameters={"k": 0.2, "beta": 0.5}),
     "rank_reward": isentrope.Control(method="rank_reward", parameters={"normalise": "none"}),
+    "entropy_bonus": isentrope.Control(method="entropy_bonus", parameters={"coefficient": 0.3}),
     "steer": isentrope.Control(method="steer", parameters={"minimum_weight": 0.5}),
 }
 
@@ -189,6 +190,30 @@ def test_predicted_over_true_is_one(loss: str, control: str) -> None:
     assert ("change/by_intervention" in mechanisms) == (control != "none")
     if report.what_if is not None and control == "none":
         assert report.what_if.change_sum / report.what_if.tokens == unit
+
+
+def test_bonus_reaches_tokens_without_an_advantage() -> None:
+    """As a bonus over all sampled tokens in the loss itself does, and as the report has it."""
+
+    def loss(table: Table, logprobs: Tensor, entropies: Tensor) -> Tensor:
+        return -table.expand_by_token(table.surrogate(logprobs))
+
+    def with_bonus(table: Table, logprobs: Tensor, entropies: Tensor) -> Tensor:
+        surprises = (logprobs + entropies).detach()
+        return loss(table, logprobs, entropies) + 0.3 * table.expand_by_token(surprises * logprobs)
+
+    gradients = []
+    for of, control in ((loss, "entropy_bonus"), (with_bonus, "none")):
+        table = Table()
+        table.old, table.advantages = table._logprobs(table.logits.detach()), table.advantages + 0
+        table.advantages[::2] = 0
+        scalars = closed(table, of, CONTROLS[control]).scalars
+        assert table.logits.grad is not None
+        gradients.append(table.logits.grad)
+        if control != "none":
+            added = pytest.approx(0.3 * scalars["entropy/bonus_effect"])
+            assert scalars["change/by_intervention"] == added
+    assert torch.allclose(gradients[0], gradients[1], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("temperature", [0.7, torch.linspace(0.5, 2.0, BATCH)[:, None]])

@@ -44,6 +44,9 @@ class Selection:
     in_backward: Callable[[Tensor], Selection] | None = None
     """Decides again once the gradient of the loss by the gated log-probs is known; None: this
     decision stands."""
+    added: Float[Tensor, "*tokens"] | None = None
+    """What is added to the gradient behind its factors, of tokens that have none of their own.
+    None: nothing."""
 
 
 ThresholdScore = Callable[[TokenScores, ThresholdStatistics], tuple[Tensor, Tensor]]

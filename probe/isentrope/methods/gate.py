@@ -8,6 +8,7 @@ methods together multiply their factors, in either order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -48,10 +49,12 @@ def _completed(own: Selection, control: Control, tokens: TokenBatch) -> Selectio
     if control.value("denominator") == "shrink":
         factors = shrink_denominator_by_kept(factors, tokens.mask)
     again = own.in_backward
-    return Selection(
-        factors,
-        own.selected,
-        None if again is None else lambda gradient: _completed(again(gradient), control, tokens),
+    return replace(
+        own,
+        factors=factors,
+        in_backward=(
+            None if again is None else lambda gradient: _completed(again(gradient), control, tokens)
+        ),
     )
 
 
@@ -68,14 +71,14 @@ def shrink_denominator_by_kept(
     return factors * (mask.sum() / kept.clamp_min(1))
 
 
-FactorsOfGradient = Callable[[Tensor], Tensor | None]
-"""The factors that a gradient by the gated log-probs leads to; None: those of the forward pass."""
+DecisionOfGradient = Callable[[Tensor], Selection | None]
+"""The decision that a gradient by the gated log-probs leads to; None: that of the forward pass."""
 
 
 def gated_logprobs(
     logprobs: Float[Tensor, "*tokens"],
     factors: Shaped[Tensor, "*tokens"],
-    in_backward: FactorsOfGradient | None = None,
+    in_backward: DecisionOfGradient | None = None,
 ) -> Float[Tensor, "*tokens"]:
     """The same values, nats; their gradient is multiplied by the factors, or by those that
     `in_backward` gives once it is known. A NaN in it stops at a factor of 0."""
@@ -87,7 +90,7 @@ def gated_logprobs(
 class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logprobs: Tensor, factors: Tensor, in_backward: FactorsOfGradient | None
+        ctx: Any, logprobs: Tensor, factors: Tensor, in_backward: DecisionOfGradient | None
     ) -> Tensor:
         ctx.save_for_backward(factors.to(logprobs.dtype))
         ctx.in_backward = in_backward
@@ -96,8 +99,12 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (factors,) = ctx.saved_tensors
+        decision = None
         if ctx.in_backward is not None:
-            found = ctx.in_backward(gradient.detach())
-            if found is not None:
-                factors = found.to(gradient.dtype)
-        return torch.where(factors == 0, 0.0, gradient * factors), None, None
+            decision = ctx.in_backward(gradient.detach())
+        if decision is not None:
+            factors = decision.factors.to(gradient.dtype)
+        passed = torch.where(factors == 0, 0.0, gradient * factors)
+        if decision is not None and decision.added is not None:
+            passed = passed + decision.added.to(gradient.dtype)
+        return passed, None, None

@@ -7,13 +7,14 @@ several `gate` calls, on this rank, in nats.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from isentrope.methods.base import Centres, Intervention, Selection
-from isentrope.statistics.tokens import TokenBatch
+from isentrope.statistics.tokens import TokenBatch, weight_of_loss
 from isentrope_wire.control import Control
 
 if TYPE_CHECKING:
@@ -159,9 +160,13 @@ def select_entropy_bonus(
     raises a token's entropy by alpha sum_i S_i^2, as the bonus does. A loss that is a mean over
     tokens takes alpha in the units of TRL's `entropy_coef`; a negative one lowers the entropy.
 
-    There must be a gradient to multiply: a token with A = 0, or one that the loop's clip silences,
-    has none. With `target_entropy` the bonus acts in steps that follow one with H at or below it,
-    and alpha moves (`follow_entropy`); not in the first step, as in TRL.
+    A token with A = 0 has no gradient to multiply. It is given alpha w r (log p + H), with the w
+    that the loss has on the other tokens of its `gate` call (`weight_of_loss`). So an entropy can
+    be moved where most groups have one reward, but not in a call without any gradient. A token that
+    the loop's clip silences gets nothing.
+
+    With `target_entropy` the bonus acts in steps that follow one with H at or below it, and alpha
+    moves (`follow_entropy`); not in the first step, as in TRL.
     """
     alpha = torch.full_like(tokens.advantages, control.number("coefficient"), dtype=torch.float64)
     target = control.value("target_entropy")
@@ -171,7 +176,17 @@ def select_entropy_bonus(
         alpha = torch.where(cutoff[1] <= float(target), cutoff[0], 0.0).expand_as(alpha)
     changes = torch.where(tokens.mask & tokens.is_in_scope(control.scope), alpha, 0.0)
     factors = 1 - changes * bonus_slopes(tokens)
-    return Selection(factors.to(tokens.scores.logprobs.dtype), changes != 0)
+    selection = Selection(factors.to(tokens.scores.logprobs.dtype), changes != 0)
+    surprises = tokens.scores.logprobs.double() + tokens.scores.entropies.double()
+    if tokens.importance_ratios is not None:
+        surprises = surprises * tokens.importance_ratios
+    idle = torch.where(tokens.advantages == 0, changes * surprises, 0.0).nan_to_num(0.0, 0.0, 0.0)
+
+    def add_where_no_advantage(gradient: Tensor) -> Selection:
+        advantages = torch.where(tokens.mask, tokens.advantages, 0.0)
+        return replace(selection, added=weight_of_loss(gradient, advantages) * idle)
+
+    return replace(selection, in_backward=add_where_no_advantage)
 
 
 ENTROPY_BONUS = Intervention(

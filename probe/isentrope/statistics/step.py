@@ -248,10 +248,12 @@ BONUS = change(
 
 
 def _bonus_added(tokens: StepTokens) -> Tensor:
-    """What an entropy bonus of 1 at the gate would add to the entropy: (log p + H) / A g S_c
-    (`isentrope.methods.targets`); nothing where A is 0."""
-    slopes = (tokens["log p"] + tokens["H"]).div_(tokens["A"])
-    return slopes.nan_to_num_(0.0, 0.0, 0.0).dot(tokens.effects)
+    """What an entropy bonus of 1 at the gate would add to the entropy: (log p + H) / A g S_c, and
+    (log p + H) w r S_c where A is 0 (`isentrope.methods.targets`)."""
+    surprises = tokens["log p"] + tokens["H"]
+    slopes = (surprises / tokens["A"]).nan_to_num_(0.0, 0.0, 0.0)
+    idle = torch.where(tokens["A"] == 0, tokens["r S_c"] * tokens.loss_weights, 0.0)
+    return slopes.dot(tokens.effects) + surprises.dot(idle)
 
 
 BONUS_EFFECT = total(

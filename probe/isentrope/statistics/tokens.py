@@ -53,6 +53,8 @@ class TokenBatch:
     and r is taken as 1."""
     gradient_factors: Shaped[Tensor, "*tokens"] | None = None
     """Factor of the token's gradient under an intervention; None with none."""
+    gradient_added: Float[Tensor, "*tokens"] | None = None
+    """What an intervention added to it beside the factor; None: nothing."""
     threshold_source: str | None = None
     """Which of THRESHOLD_SOURCES the factors were counted from; None when they were counted from
     nothing."""
@@ -220,6 +222,18 @@ def detached(scores: TokenScores) -> TokenScores:
     )
 
 
+def weight_of_loss(
+    gradient: Float[Tensor, "*tokens"], advantages: Float[Tensor, "*tokens"]
+) -> Float64[Tensor, ""]:
+    """w of a loss -w A log p, a scalar, from its gradient by the log-probs: by least squares over
+    the tokens that have one; 0 where none has. A is 0 where a token does not count."""
+    gradient, advantages = gradient.double(), advantages.double()
+    counts = finite(gradient) & finite(advantages) & (gradient != 0)
+    advantages = torch.where(counts, advantages, 0.0)
+    products = torch.where(counts, gradient, 0.0) * advantages
+    return (-products.sum() / advantages.square().sum()).nan_to_num(0.0)
+
+
 class RowLayout:
     """Which quantity is in which row of the matrix of `StepTokens`.
 
@@ -357,6 +371,18 @@ class StepTokens:
                 strengths.sub_(gradient)
         self._divide_by_squared_temperatures(strengths)
         torch.mul(strengths, self["S_c"], out=self.effects)
+
+    @cached_property
+    def loss_weights(self) -> Float64[Tensor, " tokens"]:
+        """w of the loss -w A log p of each token's `gate` call, over T^2 (`weight_of_loss`); 1
+        where the gradient was not read."""
+        gradient = self.finite_gradient("gated")
+        if gradient is None:
+            return self._divide_by_squared_temperatures(self.ones.clone())
+        sizes = [batch.mask.numel() for batch in self.batches]
+        calls = zip(gradient.split(sizes), self["A"].split(sizes), strict=True)
+        weights = [weight_of_loss(of_call, own).expand_as(own) for of_call, own in calls]
+        return self._divide_by_squared_temperatures(torch.cat(weights))
 
     def differences(self, name: str) -> tuple[Tensor, Tensor] | None:
         """log p minus the log-probs passed as "sampler", "old" or "reference" ("ratio": the old, or
@@ -531,11 +557,16 @@ class StepTokens:
 
     @cached_property
     def intervention_effect(self) -> Float64[Tensor, ""]:
-        """Sum of (f - 1) g S_c: what the intervention adds to what the step takes from the
-        entropy."""
+        """Sum of (f - 1) g S_c, and of what was added beside the factors: what the intervention
+        adds to what the step takes from the entropy."""
         if self.factors is None:
             return self.none
-        return (torch.where(self.kept, self.effects * self.factors, 0.0) - self.effects).sum()
+        changed = torch.where(self.kept, self.effects * self.factors, 0.0) - self.effects
+        added = self._joined([batch.gradient_added for batch in self.batches])
+        if added is not None:
+            added = torch.where(self.valid & finite(added), added, 0.0) / self._loss_scale
+            changed = changed - self._divide_by_squared_temperatures(added.mul_(self["S_c"]))
+        return changed.sum()
 
     @cached_property
     def covariances(self) -> Float64[Tensor, " tokens"]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from isentrope.methods.base import Selection
-from isentrope.methods.gate import FactorsOfGradient
+from isentrope.methods.gate import DecisionOfGradient
 from isentrope.statistics.tokens import TokenBatch, TokenLedger
 from isentrope.steps.parts import Parts
 from isentrope_wire.metrics import TOKEN_DISCARDED, TOKEN_NOT_RECORDED
@@ -63,7 +63,7 @@ class OpenStep:
             hold.begin_step(active, action)
             self._begun_under = active
 
-    def select(self, batch: TokenBatch) -> tuple[Tensor, FactorsOfGradient | None]:
+    def select(self, batch: TokenBatch) -> tuple[Tensor, DecisionOfGradient | None]:
         """Record a micro-batch with what the active control selects in it: the factors of its
         tokens' gradients, and those of a method that decides again in backward."""
         source, selection = self._parts.basis.select(self._parts.hold.control, batch)
@@ -72,6 +72,7 @@ class OpenStep:
             return replace(
                 batch,
                 gradient_factors=selection.factors,
+                gradient_added=selection.added,
                 selected=selection.selected,
                 threshold_source=source,
             )
@@ -86,20 +87,20 @@ class OpenStep:
         self,
         select_again: Callable[[Tensor], Selection],
         apply: Callable[[Selection], TokenBatch],
-    ) -> FactorsOfGradient:
+    ) -> DecisionOfGradient:
         """Replace the batch recorded last by what is decided from the loss's gradient."""
         batches, place = self.ledger.batches, len(self.ledger.batches) - 1
         guard, stopwatch = self._parts.guard, self._parts.stopwatch
 
-        def read_factors(gradient: Tensor) -> Tensor | None:
+        def read_decision(gradient: Tensor) -> Selection | None:
             with guard.protect("selecting by the loss's gradient", stopwatch):
                 decision = select_again(gradient)
                 if place >= 0:
                     batches[place] = apply(decision)
-                return decision.factors
+                return decision
             return None
 
-        return read_factors
+        return read_decision
 
     def take_batches(self) -> tuple[TokenBatch, ...]:
         """The micro-batches that the update was made of; the next step starts without any."""

@@ -79,7 +79,7 @@ def test_scalars_are_what_numpy_says() -> None:
         "change/negative_high": contribution[(a < 0) & (c > 0)].sum() / m.sum(),
         "change/negative_low": contribution[(a < 0) & (c <= 0)].sum() / m.sum(),
         "change/by_policy_loss": (-r * a * c).mean(),
-        "entropy/bonus_effect": (r * c * (lp + h))[a != 0].sum() / m.sum(),
+        "entropy/bonus_effect": (r * c * (lp + h)).mean(),
         "clip/fraction": 1 - k.mean(),
         "clip/fraction_positive": 1 - k[a > 0].mean(),
         "clip/fraction_negative": 1 - k[a < 0].mean(),

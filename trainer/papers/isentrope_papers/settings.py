@@ -22,7 +22,7 @@ from isentrope_trainer.settings import (
 )
 from isentrope_wire.reports import PROTOCOL_VERSION
 
-RESULTS_VERSION = 2
+RESULTS_VERSION = 3
 """Raise it when a change of the code gives runs of the same settings other results: kept runs are
 then made again."""
 KEY_DIGITS = 16
