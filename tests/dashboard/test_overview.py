@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
+import isentrope_dashboard
 from isentrope_dashboard.figures.chart import EMPTY, Scale
 from isentrope_dashboard.figures.panel import Forecast, Mark, Shown
 from isentrope_dashboard.figures.panels import OVERVIEW
@@ -23,6 +25,8 @@ from isentrope_wire.reports import RunFinished
 from tests.dashboard.conftest import OpenPage, Site, apart
 from tests.dashboard.made_answers import version
 from tests.dashboard.made_answers import words as said
+
+ASSETS = Path(isentrope_dashboard.__file__).parent / "assets"
 
 
 def test_entropy_chart_shows_the_early_level_and_the_reported_values(site: Site) -> None:
@@ -74,6 +78,12 @@ def test_every_alert_and_control_is_marked_at_any_length(every: int, end: int) -
     ]
     assert [shape["x0"] for shape in figure["layout"]["shapes"]].count(60 * every) == 1
     assert figure["layout"]["xaxis"]["range"] == [0, end]
+
+
+def test_each_key_above_a_chart_has_a_colour() -> None:
+    css = (ASSETS / "00-base.css").read_text(encoding="utf-8")
+    named = {color for panel in OVERVIEW for _, _, color in panel.keys}
+    assert {name for name in named if css.count(f"--{name}: ") != 2} == set()
 
 
 def test_a_zoomed_axis_follows_what_is_seen() -> None:

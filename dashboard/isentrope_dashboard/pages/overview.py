@@ -367,7 +367,7 @@ _LAST = f"last {metrics.NEWEST_STEPS} steps"
 KPIS = (
     Kpi("Entropy", f"nats, {_LAST}", metrics.ENTROPY_MEAN, number, _compare_in_percent),
     Kpi("Reward", f"mean, {_LAST}", metrics.REWARD_MEAN, sized, _compare_in_percent),
-    Kpi("Clipped", f"of tokens, {_LAST}", metrics.CLIP_FRACTION, percent, _compare_in_points),
+    Kpi("Clipped", _LAST, metrics.CLIP_FRACTION, percent, _compare_in_points),
 )
 
 
