@@ -226,7 +226,7 @@ def test_a_verdict_is_shown_with_what_was_predicted() -> None:
         "Slowed to 68\u00a0%",
         "Slowed the fall",
         "Revert to v0",
-        "after 20 steps",
+        "20 steps",
     )
     assert [one for one in said if one not in shown] == []
     assert "Revert" not in words(latest_control([newest, BEGAN], is_over=False, may_push=False))

@@ -69,6 +69,14 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
     page.locator("#control-reason").fill("entropy halves")
     page.locator("#control-push").click()
     expect(page.locator("[data-version='1'][data-state='PENDING']")).to_contain_text("expires in")
+    # What was pushed comes first, the form is folded behind one button until it is asked for.
+    method, unfold = page.locator("#control-method"), page.locator("#open-control")
+    expect(method).to_be_hidden()
+    expect(unfold).to_be_focused()
+    latest, card = (page.locator(name).bounding_box() for name in ("#latest-control", "#control"))
+    assert latest
+    assert card
+    assert latest["y"] + latest["height"] <= card["y"]
     site.apply(run, 1)
     expect(page.locator("[data-version='1'][data-state='APPLIED']")).to_contain_text("step 41")
     expect(page.locator("#control-status")).to_contain_text("v1 active since step 41")
@@ -83,6 +91,9 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
     # Somebody else pushes: an untouched form follows, a touched one stays and is refused.
     site.client.set_control(run, method="clip_v", mu_low=2.0, if_version=1)
     expect(page.locator("#control-mu-low")).to_have_value("2")
+    expect(method).to_be_hidden()
+    unfold.click()
+    expect(method).to_be_focused()
     page.locator("#control-mu-low").fill("2.5")
     expect(page.locator("#control-status")).to_contain_text("Not pushed")
     site.client.set_control(run, method="clip_v", mu_low=3.0, if_version=2)
@@ -94,19 +105,20 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
     page.locator("#push-mine").click()
     expect(page.locator("[data-version='4']")).to_be_visible()
     assert site.client.control(run).mu_low == 2.5
+    expect(method).to_be_hidden()
     page.get_by_role("button", name="Revert to v1").click()
     expect(page.locator("[data-version='5']")).to_contain_text("revert to v1")
     expect(page.locator("#control-mu-high")).to_have_value(f"{upper:g}")
 
     # What was said of a push does not outlive what became of it.
-    expect(page.locator("#control-outcome")).to_contain_text("Pushed as v5")
     site.apply(run, 5, "REJECTED")
     expect(page.locator("[data-version='5'][data-state='REJECTED']")).to_be_visible()
+    unfold.click()
     expect(page.locator("#control-outcome")).to_be_hidden()
     site.client.set_control(run, method="clip_v", mu_low=2.0, if_version=5)
     expect(page.locator("[data-version='6'][data-state='PENDING']")).to_be_visible()
     expect(page.locator("#control-mu-low")).to_have_value("2")
-    expect(page.locator("#control-outcome")).to_be_hidden()
+    expect(method).to_be_hidden()
 
 
 def test_the_suggestion_is_tried_on_a_phone(site: Site, open_page: OpenPage) -> None:

@@ -156,13 +156,36 @@
       if (document.getElementById("control-outcome")?.textContent === WAITING) outcome(NO_ANSWER, " failed");
     }, ANSWER_WITHIN);
   }
+  // ---- folded: once a control was pushed, the form is there when it is asked for
+  const formCard = () => document.getElementById("control");
+  function unfold() {
+    if (formCard()) formCard().dataset.open = "";
+    // Latest control says what became of what was pushed here.
+    if (document.querySelector("#control-outcome.done")) setProps("control-outcome", { className: "gone" });
+  }
+  function fold() {
+    delete formCard().dataset.open;
+    if (!now.pushes) return;
+    now.pushes = false;
+    delete document.body.dataset.sheet;
+    document.getElementById("open-control")?.focus({ preventScroll: true });
+    document.getElementById("latest-control").scrollIntoView({ block: "nearest" });
+  }
+  // What somebody is typing in stays open when another's push arrives.
+  document.addEventListener("focusin", ({ target }) => {
+    if (target.closest(".control-form") && target.id !== "open-control") unfold();
+  });
   document.addEventListener("click", ({ target }) => {
+    if (target.id === "open-control") {
+      unfold();
+      document.getElementById("control-method").focus();
+    }
     const fill = target.closest("[data-fill]"), revert = target.closest("[data-revert]");
     // What would come is a sliver of a long run: the last fifty steps stand beside the next ones.
     if (fill && Number(document.getElementById("run-step")?.textContent.replace(/\D/g, "")) > LONG) setProps({ param: "window" }, { value: "50" });
-    if (fill) (now.tried = true), (document.body.dataset.sheet = "control"), setProps("control-fill", { data: { ...JSON.parse(fill.dataset.fill), at: Date.now() } });
+    if (fill) unfold(), (now.tried = true), (document.body.dataset.sheet = "control"), setProps("control-fill", { data: { ...JSON.parse(fill.dataset.fill), at: Date.now() } });
     if (revert) setProps("control-revert", { data: { version: revert.dataset.revert, at: Date.now() } });
-    if (revert || target.closest("#control-push, #push-mine")) awaitAnswer();
+    if (revert || target.closest("#control-push, #push-mine")) (now.pushes = !revert), awaitAnswer();
     // What is behind the sheet belongs to the body.
     if (target.closest(".sheet-close") || target === document.body) delete document.body.dataset.sheet;
   });
@@ -173,13 +196,12 @@
         const rare = window.dash_clientside.callback_context.inputs_list.find(Array.isArray) || [];
         const fields = { method: method || "none", mu_low: low, mu_high: high, scope: scope || "all", hold: Boolean(hold), hold_target: target,
           parameters: Object.fromEntries(rare.map(({ id, value }) => [id.parameter, value])) };
-        Object.assign(now, { low: mu(low), high: mu(high), form: JSON.stringify({ fields, base }) });
+        formCard()?.toggleAttribute("data-pushed", base?.version > 0 || newest?.version > 0);
+        if (base?.version > now.base) fold();
+        Object.assign(now, { base: base?.version, low: mu(low), high: mu(high), form: JSON.stringify({ fields, base }) });
         isentrope.form = now.form;
         isentrope.ask();
         show();
-        // Once more is known of it, Latest control says what became of what was pushed here.
-        const pushed = document.querySelector("#control-outcome.done"), version = pushed && Number(/v(\d+)/.exec(pushed.textContent)[1]);
-        if (pushed && newest && (newest.version > version || (newest.version === version && !/PENDING|DELIVERED/.test(newest.state)))) setProps("control-outcome", { className: "gone" });
         offer(now.preview?.entropy);
         // A hold without a method of its own is what the form does, not nothing.
         const none = methods?.find(({ value }) => value === "none");

@@ -40,6 +40,8 @@ BASE, FILL, FIELDS = "control-base", "control-fill", "control-fields"
 PREVIEW, REVERT = "control-preview", "control-revert"
 LAST_LINES = 12
 """Of a failed run's error."""
+OPEN = "open-control"
+"""Once a control was pushed, the form is folded behind this button."""
 FORM, MORE, MORE_WORDS = "control-form", "control-more", "control-more-words"
 CHIP, NOTE, PUSH, OUTCOME, PLOT = (
     "control-status",
@@ -287,6 +289,7 @@ def form(
         [
             *(dcc.Store(id=name, data=data) for name, data in stores.items()),
             html.Div(id=CHIP, className="status", role="status"),
+            html.Button("Change the control", id=OPEN, type="button", className="button"),
             row(
                 dmc.Select(
                     id=METHOD,

@@ -140,7 +140,7 @@ def _stages(item: ControlVersion) -> Component:
         verdict = item.verdict
         reached.append(verdict.judged_steps > 0)
         if verdict.judged_steps:
-            judged = f"after {count(verdict.judged_steps)} steps"
+            judged = f"{count(verdict.judged_steps)} steps"
         else:
             judged = f"{verdict.steps} of 20 steps"
         words.append(("Verdict", judged))
