@@ -123,9 +123,19 @@ def found(measured: Measured) -> tuple[HealthLevel, str]:
 @pytest.mark.parametrize(
     ("noise", "pace", "span", "words"),
     [
-        (0.0, 0.0, 1, "Right direction in 10 of 10 steps; explains nearly all of what happens; "),
-        (0.004, -0.003, 5, "Right direction in 8 of 10 steps; explains half of what happens; "),
-        (0.03, 0.0, None, "Right direction in 5 of 10 steps; explains nothing of what happens; "),
+        (
+            0.0,
+            0.0,
+            1,
+            "Right direction in 10 of 10 steps; explains nearly all of how steps differ; ",
+        ),
+        (0.004, -0.003, 5, "Right direction in 8 of 10 steps; explains half of how steps differ; "),
+        (
+            0.03,
+            0.0,
+            None,
+            "Right direction in 5 of 10 steps; explains nothing of how steps differ; ",
+        ),
     ],
 )
 def test_trust_says_what_the_prediction_is_for(

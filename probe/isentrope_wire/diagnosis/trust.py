@@ -120,6 +120,6 @@ def _told(agreement: float, explained: float, span: int | None, of_unseen: bool)
     where = ("on trained tokens: ", "")[of_unseen]
     said = (
         f"{where}right direction in {right} of 10 steps; "
-        f"explains {how_much} of what happens; {believe}."
+        f"explains {how_much} of how steps differ; {believe}."
     )
     return said[:1].upper() + said[1:]

@@ -111,7 +111,7 @@ def test_the_quantile_is_students() -> None:
 @pytest.mark.parametrize(("noise", "early"), [(0.5, 1.0), (1.0, 1.0), (1.5, 1.0), (1.0, 8.0)])
 def test_interval_is_of_the_change_not_its_measurement(noise: float, early: float) -> None:
     """Measured on few tokens a change scatters; the interval is as wide as the change needs, also
-    where changes were larger before."""
+    after larger changes."""
     inside = 0
     for seed in range(5):
         rng, interval = random.Random(seed), PredictionInterval()

@@ -11,7 +11,7 @@ import pytest
 
 import isentrope
 from isentrope_papers.executors import LocalProcesses, RayCluster
-from isentrope_papers.fresh import FRESH_CHANGE
+from isentrope_papers.fresh import FRESH_CHANGE, FRESH_ERROR
 from isentrope_papers.runs import NotReported, RunFolder, make_run
 from isentrope_papers.settings import Plan, RunSettings
 from isentrope_trainer.settings import LossConfig, PolicyConfig, TaskConfig
@@ -59,14 +59,18 @@ def test_fresh_completions_judge_a_run_and_leave_it_alone(
     tiny_run: TinyRun, tmp_path: Path
 ) -> None:
     folder, settings = RunFolder(tmp_path), tiny_run(0)
+    training = replace(settings.training, loss=LossConfig(entropy_coefficient=1.0))
+    settings = replace(settings, training=training)
     judged = replace(settings, fresh=16)
     plain, beside = (folder.keep(one, make_run(one)) for one in (settings, judged))
     for name in plain.names:
         np.testing.assert_array_equal(plain.series(name), beside.series(name), err_msg=name)
     changes, entropies = beside.series(FRESH_CHANGE), beside.series("entropy/mean")
+    errors = beside.series(FRESH_ERROR)
     # Both are of the same policies: fresh completions, and those of the next batch.
     assert np.isfinite(changes).all()
     assert np.abs(changes).max() < 0.2 * entropies.max()
+    assert 0 < errors.min() <= errors.max() < np.abs(changes).max()
 
 
 def test_a_kept_run_gives_its_series(tiny_run: TinyRun, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 import isentrope
 from isentrope.transport import InMemoryTransport
 from isentrope_papers.faults import FAULTS
-from isentrope_papers.fresh import FRESH_CHANGE, FreshCompletions
+from isentrope_papers.fresh import FRESH_CHANGE, FRESH_ERROR, FreshChange, FreshCompletions
 from isentrope_papers.settings import RunSettings
 from isentrope_papers.trl_faults import train_under_trl
 from isentrope_trainer import smollm2
@@ -282,8 +282,8 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
     }
 
 
-def _series(reports: Sequence[StepReport], fresh: Mapping[int, float]) -> bytes:
-    """The scalars of all steps; those of `fresh`, by step, as `FRESH_CHANGE`."""
+def _series(reports: Sequence[StepReport], fresh: Mapping[int, FreshChange]) -> bytes:
+    """The scalars of all steps; those of `fresh`, by step, as `FRESH_CHANGE` and `FRESH_ERROR`."""
     names = sorted(
         {name for report in reports for name in report.scalars if not name.startswith(TIMING)}
     )
@@ -293,8 +293,8 @@ def _series(reports: Sequence[StepReport], fresh: Mapping[int, float]) -> bytes:
     )
     steps, buffer = np.array([report.step for report in reports]), io.BytesIO()
     if fresh:
-        names.append(FRESH_CHANGE)
-        judged = [[fresh.get(report.step, np.nan)] for report in reports]
+        names += [FRESH_CHANGE, FRESH_ERROR]
+        judged = [fresh.get(report.step, (np.nan, np.nan)) for report in reports]
         scalars = np.hstack([scalars, judged])
     np.savez_compressed(buffer, steps=steps, names=np.array(names, dtype=str), scalars=scalars)
     return buffer.getvalue()

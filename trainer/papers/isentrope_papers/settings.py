@@ -118,6 +118,8 @@ class RunSettings:
                 * evaluation.samples
                 / 2
             )
+        # Drawn before an update, and scored on both sides of it.
+        rollouts += 2 * self.training.steps * self.fresh
         # Verifying answers, and what surrounds the matrix products, does not grow with the model.
         return (
             SECONDS_PER_RUN

