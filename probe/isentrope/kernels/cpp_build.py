@@ -80,6 +80,12 @@ def load() -> ctypes.CDLL:
                 logger.warning(
                     "Isentrope compiles its kernels again: %s can't be loaded (%s).", kept, error
                 )
+        else:
+            logger.warning(
+                "Isentrope compiles its CPU kernels once, which takes some 10 s, and keeps them in"
+                " %s.",
+                folder,
+            )
         with tempfile.TemporaryDirectory(
             prefix="building-", dir=folder, ignore_cleanup_errors=True
         ) as scratch:
