@@ -48,7 +48,10 @@ def missing(measures: Measures) -> list[Check]:
     return [check for check in CHECKS if not check.is_measured(measures)]
 
 
-_OF_THE_ENTROPY = "Hold the entropy, or push a control that clips; the alert may suggest one."
+_OF_THE_ENTROPY = (
+    "Lower the learning rate, hold the entropy, or push a control that clips; the alert may"
+    " suggest one."
+)
 
 
 def cure_of(kind: str, cause: str) -> str:
@@ -120,7 +123,7 @@ CHECKS: tuple[Check, ...] = (
                 "Go back to the last checkpoint; look for an empty mask, an overflow of "
                 "exp, or a NaN advantage in the step before."
             ),
-            "vanishing": "Look at groups without spread, at the clip and at the learning rate.",
+            "vanishing": "Look at the learning rate, at groups without spread and at the clip.",
             "zero": (
                 "Look whether weights require gradients, adapters are attached, and the loss "
                 "reaches them."
@@ -260,7 +263,7 @@ CHECKS: tuple[Check, ...] = (
         cures={
             "": "Lower the learning rate, or raise the KL's weight.",
             "reference": "Lower the learning rate, raise the KL's weight, or renew the reference.",
-            "old_policy": "Make fewer updates of one batch, or lower the learning rate.",
+            "old_policy": "Lower the learning rate, or make fewer updates of one batch.",
             "sampler": "Renew the sampler's weights more often; compare its precision.",
             "positions": "Look at the first tokens: a new opening is learnt, often a format.",
             "negative": "Compare temperature, top-k, top-p and mask of the sampler.",
@@ -277,9 +280,9 @@ CHECKS: tuple[Check, ...] = (
         reads=((metrics.RATIO_CLIPPED, metrics.RATIO_CLIPPED_LOW, metrics.RATIO_CLIPPED_HIGH),),
         needs="old log-probs (`old_logprobs=` of gate), or clip_ratio/region_mean",
         cures={
-            "": "Make fewer updates of one batch, lower the learning rate, or widen the clip.",
+            "": "Lower the learning rate, make fewer updates of one batch, or widen the clip.",
             "high": "Widen the upper side of the clip, or make fewer updates of one batch.",
-            "low": "Make fewer updates of one batch, or lower the learning rate.",
+            "low": "Lower the learning rate, or make fewer updates of one batch.",
         },
         apart="side and sign of the advantage",
         explains=_STANDSTILL | {"collapse"},
@@ -314,9 +317,9 @@ CHECKS: tuple[Check, ...] = (
         reads=((metrics.REWARD_MEAN,),),
         needs="the mean reward",
         cures={
-            "": "Go back to the best checkpoint, and lower the learning rate.",
+            "": "Lower the learning rate, and go back to the best checkpoint.",
             "from_start": (
-                "Look at the sign of reward, advantage and loss, and at the learning rate."
+                "Look at the learning rate, and at the sign of reward, advantage and loss."
             ),
         },
         apart="`plateau`, a reward that stands; all others, whose symptom it is",
