@@ -31,13 +31,14 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 
 from isentrope_wire.codec import encode_payload
-from isentrope_wire.reports import PROTOCOL_VERSION, RunStarted, StepReport
+from isentrope_wire.reports import PROTOCOL_VERSION, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 from tests.benchmarks.measuring import cpu_seconds
 from tests.benchmarks.storage import HISTOGRAMS, SCALARS
 from tests.benchmarks.storage import reports as some_reports
 from tests.countdown import countdown_run
+from tests.probe.transport.fake_telemetry import RUN
 from tests.server.postgresql import PostgreSQL
 from tests.server.rank import wire_record
 from tests.system.running_server import RunningServer
@@ -124,15 +125,8 @@ class Pusher:
 
 
 def hello(run_id: str, rank: int = 0, world_size: int = 1) -> pb.HelloRequest:
-    started = RunStarted(
-        run_id=run_id,
-        incarnation="first",
-        rank=rank,
-        world_size=world_size,
-        name=run_id,
-        project="benchmark",
-        started_at=time.time(),
-        probe_version="0",
+    started = replace(
+        RUN, run_id=run_id, rank=rank, world_size=world_size, name=run_id, started_at=time.time()
     )
     return pb.HelloRequest(run=encode_payload(started), protocol_version=PROTOCOL_VERSION)
 

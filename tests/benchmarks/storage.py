@@ -23,7 +23,8 @@ from isentrope_server.store.reports.packing import FullStream
 from isentrope_server.store.reports.records import Arrival
 from isentrope_server.store.reports.series import StepRange
 from isentrope_server.store.rows import RowSizes
-from isentrope_wire.reports import RunStarted, ScoreHistogram, StepReport
+from isentrope_wire.reports import ScoreHistogram, StepReport
+from tests.probe.transport.fake_telemetry import RUN
 
 SCALARS, HISTOGRAMS, BINS = 60, 4, 64
 STEPS = 20_000
@@ -70,20 +71,10 @@ class OurStore:
         self.packing = packing
         self.push = push
         self.database = Database(f"sqlite:///{file}")
-        started = RunStarted(
-            run_id="r",
-            incarnation="a",
-            rank=0,
-            world_size=1,
-            name="",
-            project="",
-            started_at=1.0,
-            probe_version="0",
-        )
         with self.database.writing_engine.begin() as connection:
             upgrade(connection)
-            self.run_key = runs.create(connection, started, 1.0)
-            self._stream_key = streams.create(connection, self.run_key, started, 1.0)
+            self.run_key = runs.create(connection, RUN, 1.0)
+            self._stream_key = streams.create(connection, self.run_key, RUN, 1.0)
 
     def write(self, batch: Sequence[StepReport]) -> None:
         first = batch[0].step

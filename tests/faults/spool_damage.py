@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from isentrope.transport.files import write_document
@@ -18,6 +19,7 @@ from isentrope_wire.reports import Payload, RunFinished, RunStarted, StepReport
 from tests.faults.ledger import Ledger, Offer
 from tests.faults.oracle import Allowance, Verdict
 from tests.faults.stage import Stage
+from tests.probe.transport.fake_telemetry import RUN
 
 RECORDS = 50
 LOST = Allowance(gap_reasons=(DAMAGED, NEVER_WRITTEN, TORN))
@@ -43,16 +45,7 @@ def flipped_bit(stage: Stage) -> Verdict:
 
 
 def _run(run_id: str) -> RunStarted:
-    return RunStarted(
-        run_id=run_id,
-        incarnation="first",
-        rank=0,
-        world_size=1,
-        name="damaged",
-        project="faults",
-        started_at=0.0,
-        probe_version="0.1.0",
-    )
+    return replace(RUN, run_id=run_id)
 
 
 def _messages(run: RunStarted) -> list[Payload]:

@@ -18,6 +18,7 @@ from isentrope_server.store import runs, streams, tables
 from isentrope_server.store.streams import Incarnation, Stream
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.reports import RunStarted
+from tests.probe.transport.fake_telemetry import RUN
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
@@ -121,16 +122,7 @@ def test_an_incarnation_that_is_known_already_keeps_its_place_whatever_its_other
 
 
 def run_started(incarnation: str, *, started_at: float) -> RunStarted:
-    return RunStarted(
-        run_id="r",
-        incarnation=incarnation,
-        rank=0,
-        world_size=1,
-        name="",
-        project="",
-        started_at=started_at,
-        probe_version="0",
-    )
+    return replace(RUN, incarnation=incarnation, started_at=started_at)
 
 
 def known_since(time: float) -> Incarnation:

@@ -19,15 +19,7 @@ from isentrope.scores import (
 )
 from isentrope_wire.errors import InputError
 from tests.probe.scores import reference64
-from tests.probe.scores.exact_heads import NewTensors
-
-FIELDS = (
-    "logprobs",
-    "entropies",
-    "discriminator_scores",
-    "expected_scores",
-    "vocab_centered_scores",
-)
+from tests.probe.scores.exact_heads import FIELDS, NewTensors
 
 
 def all_scores(logits: Tensor) -> Tensor:

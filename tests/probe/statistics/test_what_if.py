@@ -18,6 +18,7 @@ from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums
 from tests.probe.methods.tokens import keep_mask
+from tests.probe.scores.exact_heads import FIELDS
 
 METHODS = (Method.CLIP_B, Method.CLIP_V)
 
@@ -60,15 +61,6 @@ class Tokens:
             * self.scores.vocab_centered_scores.double()
         )
         return -float(changes[keep].sum()) / int(self.mask.sum())
-
-
-FIELDS = (
-    "logprobs",
-    "entropies",
-    "discriminator_scores",
-    "expected_scores",
-    "vocab_centered_scores",
-)
 
 
 def statistics_of(tokens: Tokens) -> ThresholdStatistics:

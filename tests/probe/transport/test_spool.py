@@ -35,7 +35,7 @@ from isentrope_wire import environment
 from isentrope_wire.codec import decode_payload
 from isentrope_wire.control import Control
 from isentrope_wire.errors import ConfigurationError
-from isentrope_wire.reports import ControlSnapshot, Gap, RunFinished, RunStarted, StepReport
+from isentrope_wire.reports import ControlSnapshot, Gap, RunFinished, StepReport
 from tests.probe.transport.fake_telemetry import RUN as RUN_OF_ONE_RANK
 from tests.probe.transport.fake_telemetry import FakeTelemetry, on_disk
 from tests.system.running_server import free_port, wait_for
@@ -186,16 +186,7 @@ def test_a_home_that_is_no_folder_is_named_in_one_sentence(tmp_path: Path) -> No
 
 
 def test_names_from_outside_stay_inside_the_spool(tmp_path: Path) -> None:
-    hostile = RunStarted(
-        run_id="../../etc",
-        incarnation="..",
-        rank=0,
-        world_size=1,
-        name="",
-        project="",
-        started_at=0,
-        probe_version="",
-    )
+    hostile = replace(RUN_OF_ONE_RANK, run_id="../../etc", incarnation="..")
     folder = SpoolFolder.create(tmp_path, hostile, "127.0.0.1:1")
     assert folder.path.resolve().is_relative_to(tmp_path / "spool")
     assert folder.run() == hostile
