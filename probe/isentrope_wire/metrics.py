@@ -125,6 +125,14 @@ def promised_metrics() -> frozenset[str]:
     return frozenset(name for name, row in METRICS.items() if row.promised)
 
 
+def largest_entropy(scalars: Mapping[str, float]) -> float | None:
+    """ln V in nats, of a step's metrics; None where V is not known, or leaves no choice."""
+    vocabulary = scalars.get(TOKEN_VOCABULARY, math.nan)
+    if vocabulary > 1:
+        return math.log(vocabulary)
+    return None
+
+
 def reported_names(reported: Collection[str]) -> dict[Metric, str]:
     """What a run reports of the rows, each with its name there: the row's own, or another
     framework's."""
@@ -558,6 +566,11 @@ SAMPLER_EFFECTIVE_SEQUENCES = optional(
 GROUP_COUNT = optional("group/count", "", "groups with several completions")
 
 TOKEN_COUNT = optional("token/count", "tokens", "valid tokens of the step")
+TOKEN_VOCABULARY = optional(
+    "token/vocabulary",
+    "tokens",
+    "tokens V that the scored distributions are over: no entropy is above ln V",
+)
 TOKEN_EFFECTIVE_FRACTION = optional(
     "token/effective_fraction", OF_TOKENS, "share of tokens that the loss pushes at all"
 )

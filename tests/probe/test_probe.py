@@ -49,9 +49,11 @@ def test_an_intervention_keeps_values_and_lets_gradient_through_only_where_kept(
     assert torch.equal(gradient[kept], ungated[kept])
     assert torch.equal(gradient[~kept], torch.zeros_like(gradient[~kept]))
     probe.step(0)
-    assert reports(transport)[0].scalars["clip/fraction"] == pytest.approx(
+    scalars = reports(transport)[0].scalars
+    assert scalars["clip/fraction"] == pytest.approx(
         (~kept & loop.mask).sum().item() / loop.mask.sum().item()
     )
+    assert scalars["token/vocabulary"] == VOCABULARY
 
 
 def trained_weights(observe: bool) -> Tensor:

@@ -273,6 +273,16 @@ def test_a_resumed_run_is_as_old_as_its_first_attempt(
     assert found.early_level == pytest.approx(0.6)
 
 
+def test_a_stored_rise_is_forecast_to_ln_v_at_most(server: ServerInThread, client: Client) -> None:
+    rank = Rank(server)
+    for step in range(1, 31):
+        scalars = {"entropy/mean": 0.5 * 1.03**step, "token/vocabulary": 4.0}
+        rank.send(StepReport(step=step, recorded_at=1.0, scalars=scalars))
+    forecast = client.diagnosis(rank.run_id).forecast
+    assert forecast is not None
+    assert max(forecast.high) == pytest.approx(math.log(4))
+
+
 @pytest.fixture(scope="module")
 def cured(server: ServerInThread) -> Rank:
     """Falls by 0.01 nats a step until clip_v is applied at step 31, stays level to step 60; clip_b

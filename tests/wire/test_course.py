@@ -376,6 +376,29 @@ def test_what_a_control_adds_is_in_the_forecast_before_the_course_shows_it() -> 
     assert off[True] < 0.4 * off[False]
 
 
+def test_no_forecast_is_above_ln_v() -> None:
+    values = [0.5 * 1.06**step for step in range(40)]
+    free, _, _ = walked(values)
+    bounded, _, _ = walked(values)
+    bounded.largest = math.log(200)
+    forecast, pace = bounded.forecast(1.0, 0.2), bounded.mean_pace(20, 1.0, 0.2)
+    assert forecast
+    assert pace
+    assert free.ahead(50, 1.0) > 2 * math.log(200)
+    assert [max(forecast.entropy), max(forecast.high)] == pytest.approx([math.log(200)] * 2)
+    assert pace.value == pytest.approx(pace.high)
+    assert 0 < pace.value < (math.log(200) - bounded.entropy) / 20
+    assert bounded.ahead(50, 1.0) == pytest.approx(math.log(200))
+
+
+def test_a_measured_level_above_ln_v_counts() -> None:
+    course, _, _ = walked([2.0] * 30)
+    course.largest = math.log(4)
+    forecast = course.forecast(0.1)
+    assert forecast is not None
+    assert [forecast.entropy[-1], forecast.high[-1]] == pytest.approx([2.0, 2.0])
+
+
 def test_a_course_continues_from_plain_values() -> None:
     values = noisy(falling(60), 120)
     course, _, _ = walked(values[:70])

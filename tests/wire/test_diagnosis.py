@@ -754,6 +754,20 @@ def test_a_preview_past_the_early_level_is_warned_of() -> None:
         assert any("rises past the early level" in text for text in shown.warnings) == is_past
 
 
+def test_no_preview_promises_more_than_ln_v() -> None:
+    scalars = {**TRUSTED, "token/vocabulary": 2.0}
+    known = last(gain=1.5, scalars=scalars)
+    measured = run(collapse, 41, last=known, largest_entropy=math.log(2))
+    clips = preview(measured, Control(method="clip_v", mu_low=1.0, mu_high=1.0))
+    promised = some(diagnose(measured).entropy) + 20 * some(clips.pace).high
+    assert max(some(clips.forecast).high) == pytest.approx(math.log(2))
+    assert promised == pytest.approx(math.log(2), rel=0.1)
+    for target, is_above in ((0.69, False), (0.7, True)):
+        held = preview(measured, Control(hold={"target_entropy": target}))
+        assert ("above ln V = 0.6931" in held.message) == is_above
+        assert max(some(held.forecast).high) <= math.log(2) + 1e-9
+
+
 def test_a_preview_names_what_would_have_no_effect() -> None:
     measured = run(collapse, 41, last=last())
     far = preview(measured, Control(method="clip_v", mu_low=50.0, mu_high=50.0))

@@ -100,6 +100,7 @@ class RunHistory:
         return Measured(
             step=step,
             first_step=self._first,
+            largest_entropy=metrics.largest_entropy(newest),
             early_entropies=list(self._early),
             entropies={
                 step: scalars[metrics.ENTROPY_MEAN]

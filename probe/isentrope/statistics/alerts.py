@@ -282,6 +282,7 @@ class AlertWatch:
             target = None
         if entropy is None or (self.course.steps and step <= self.course.step):
             return []
+        self.course.largest = metrics.largest_entropy(scalars) or self.course.largest
         gain, version = scalars.get(metrics.ENTROPY_GAIN), 0 if active is None else active.version
         raised = self.course.add(
             step,

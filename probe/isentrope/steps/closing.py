@@ -26,7 +26,12 @@ from isentrope.steps.open_step import OpenStep
 from isentrope.steps.parts import Parts
 from isentrope.steps.report import ClosedStep, NumbersOfRanks
 from isentrope_wire.hold_action import Action
-from isentrope_wire.metrics import PROBE_FAILURES, PROBE_RESCORE_SECONDS, PROBE_SECONDS
+from isentrope_wire.metrics import (
+    PROBE_FAILURES,
+    PROBE_RESCORE_SECONDS,
+    PROBE_SECONDS,
+    TOKEN_VOCABULARY,
+)
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -233,6 +238,8 @@ class StepCloser:
         beta = None if momentum is None else momentum.beta
         learning_rates = update.learning_rates or inputs.learning_rates_of(update.optimizer)
         self._log_own_costs()
+        if parts.ranks.leads and parts.hold.vocabulary is not None:
+            logged[TOKEN_VOCABULARY] = float(parts.hold.vocabulary)
         logged |= parts.trackers.scalars()
         build = parts.reports.report_of(
             ClosedStep(

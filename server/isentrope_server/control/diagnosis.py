@@ -150,6 +150,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     if newest_report is not None:
         found = replace(
             found,
+            largest_entropy=metrics.largest_entropy(newest_report.scalars),
             hold_state=newest_report.labels.get(reports.HOLD_STATE, ""),
             hold_why=newest_report.labels.get(reports.HOLD_WHY, ""),
             said=_said(newest_report.labels),

@@ -73,6 +73,14 @@ def test_an_explosion_is_raised() -> None:
     assert kinds(found)[:2] == [("explosion", WATCH), ("explosion", ACT)]
 
 
+def test_an_alert_forecasts_at_most_ln_v() -> None:
+    watch, found = AlertWatch(), list[Alert]()
+    for step in range(60):
+        row = {"entropy/mean": math.exp(step / 60), "token/vocabulary": 6.0}
+        found += watch.step(step, row, {}, None)
+    assert found[0].evidence["forecast_high"] == pytest.approx(math.log(6))
+
+
 def test_a_collapse_has_its_cause_and_the_control_that_stops_it() -> None:
     parts = {
         "change/negative_low": -0.3,

@@ -39,6 +39,8 @@ class Course:
     """The newest."""
     steps: int = 0
     """That were added."""
+    largest: float = tuning.CEILING
+    """ln V, in nats, where the number V of a vocabulary's tokens is known: no policy has more."""
     directions: deque[int] = field(default_factory=lambda: deque(maxlen=2 * NEWEST_STEPS))
     """Which way the pace clearly went in the last ten steps; 0: neither."""
     _levels: Levels = field(default_factory=Levels)
@@ -86,7 +88,7 @@ class Course:
         passed = step - self.step if self.steps else 1
         self.early.add(entropy)
         self.step, self.steps, self.age = step, self.steps + 1, self.age + passed
-        self._past.compare(step, z, self._fading)
+        self._past.compare(step, z, self._fading, self._most)
         if is_new_control:
             self._trial.begin(self._going_on, self.level)
             self._past.forget()
@@ -222,7 +224,8 @@ class Course:
             forecast.step.append(self.step + steps)
             forecast.entropy.append(middle)
             forecast.low.append(max(low, 0.0))
-            forecast.high.append(middle + math.hypot(middle * (math.exp(width) - 1), by_control))
+            high = middle + math.hypot(middle * (math.exp(width) - 1), by_control)
+            forecast.high.append(min(high, max(self.largest, middle)))
         return forecast
 
     def ahead(self, steps: int, change: float = 0.0) -> float:
@@ -241,7 +244,8 @@ class Course:
         value = (then - math.exp(projection.start)) / steps
         by_rate = self.entropy * projection.fading.gone_in(steps, -self.rate_error)
         margin = tuning.NORMAL_95 * math.hypot(by_rate, added * error) / steps
-        return Estimate(value=value, low=value - margin, high=value + margin)
+        highest = (max(self.largest, then) - math.exp(projection.start)) / steps
+        return Estimate(value=value, low=value - margin, high=min(value + margin, highest))
 
     def steps_until(self, share: float) -> float | None:
         """Steps until this share of the entropy, at most 1, is left by the forecast; None where it
@@ -254,7 +258,14 @@ class Course:
         return self._fading.gone_in(steps, self._going_on if rate is None else rate)
 
     def _projection(self) -> Projection:
-        return Projection(start=self._start, rate=self._going_on, fading=self._fading)
+        return Projection(
+            start=self._start, rate=self._going_on, fading=self._fading, most=self._most
+        )
+
+    @property
+    def _most(self) -> float:
+        """The largest log H that is forecast; what was measured is possible."""
+        return max(math.log(self.largest), self.level)
 
     @property
     def _fading(self) -> Fading:

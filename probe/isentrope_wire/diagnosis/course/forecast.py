@@ -47,6 +47,8 @@ class Projection:
     rate: float
     """The pace of log H that it goes on at."""
     fading: Fading
+    most: float = math.log(tuning.CEILING)
+    """The largest log H that is forecast."""
 
     def gone_in(self, steps: int) -> float:
         """How far log H goes in so many steps."""
@@ -62,8 +64,8 @@ class Projection:
             grown = math.exp(share)
         else:
             grown = math.e * share
-        most = math.log(tuning.CEILING) - self.start
-        return max(now * math.exp(min(self.gone_in(steps), most)) * grown, tuning.FLOOR)
+        unbounded = now * math.exp(min(self.gone_in(steps), self.most - self.start)) * grown
+        return max(min(unbounded, math.exp(self.most)), tuning.FLOOR)
 
     def steps_until(self, share: float, level: float) -> float | None:
         """Steps until this share of the entropy at a level is left; None where it never comes to
@@ -160,8 +162,9 @@ class PastForecasts:
         """Drop what was forecast under another control."""
         self._origins.clear()
 
-    def compare(self, step: int, z: float, fading: Fading) -> None:
-        """Compare earlier forecasts with log H of the step that they were about."""
+    def compare(self, step: int, z: float, fading: Fading, most: float) -> None:
+        """Compare earlier forecasts, none above `most`, with log H of the step that they were
+        about."""
         for origin in self._origins:
             while (
                 origin.place < len(tuning.HORIZONS)
@@ -169,7 +172,7 @@ class PastForecasts:
             ):
                 horizon = tuning.HORIZONS[origin.place]
                 expected = origin.start + fading.gone_in(horizon, origin.rate)
-                expected = min(expected, math.log(tuning.CEILING))
+                expected = min(expected, most)
                 self._errors[origin.place].append(abs(z - expected))
                 count, errors, unchanged = self._scored[origin.place]
                 came = math.exp(z)

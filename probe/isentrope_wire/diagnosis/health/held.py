@@ -48,9 +48,10 @@ def forecast_unchanged(state: RunState) -> tuple[EntropyForecast | None, Estimat
     if forecast is None or target is None:
         return forecast, course.mean_pace(PROMISED_STEPS)
     if state.measured.is_acting and not state.is_stuck:
-        forecast = _moved(forecast, _approach(course.entropy, [target] * tuning.AHEAD))
+        way = _approach(course.entropy, [target] * tuning.AHEAD)
+        forecast = _moved(forecast, way, course.largest)
     else:
-        forecast = _stay_at_target(forecast, target, is_there=state.is_near_target)
+        forecast = _stay_at_target(forecast, target, course.largest, is_there=state.is_near_target)
     return forecast, _pace_of(forecast, course.entropy)
 
 
@@ -107,9 +108,9 @@ def preview_hold(
             if control.held is not None and has_curve:
                 curve = [control.held.target_at(step, state.early) for step in forecast.step]
                 targets = [target or action.target for target in curve]
-            forecast = _moved(forecast, _approach(course.entropy, targets))
+            forecast = _moved(forecast, _approach(course.entropy, targets), course.largest)
         elif action.target is not None and action.status != HoldStatus.FALLBACK:
-            forecast = _stay_at_target(forecast, action.target, is_there=False)
+            forecast = _stay_at_target(forecast, action.target, course.largest, is_there=False)
         if acts:
             effect = replace(effect, pace=_pace_of(forecast, course.entropy))
     if (
@@ -132,7 +133,9 @@ def preview_hold(
     return effect, forecast, f"{words}. {action.reason}".strip()
 
 
-def _stay_at_target(forecast: EntropyForecast, target: float, *, is_there: bool) -> EntropyForecast:
+def _stay_at_target(
+    forecast: EntropyForecast, target: float, largest: float, *, is_there: bool
+) -> EntropyForecast:
     """A forecast that stays at a target once it has come to it; where it is there, from now on."""
     way = 1 if target > forecast.entropy[0] else -1
     return _moved(
@@ -141,6 +144,7 @@ def _stay_at_target(forecast: EntropyForecast, target: float, *, is_there: bool)
             target if is_there or way * value >= way * target else value
             for value in forecast.entropy
         ],
+        largest,
     )
 
 
@@ -154,11 +158,12 @@ def _approach(entropy: float, targets: Sequence[float]) -> list[float]:
     return way
 
 
-def _moved(forecast: EntropyForecast, entropies: list[float]) -> EntropyForecast:
-    """A forecast that goes another way, with a band as wide in shares of it."""
+def _moved(forecast: EntropyForecast, entropies: list[float], largest: float) -> EntropyForecast:
+    """A forecast that goes another way, with a band as wide in shares of it, up to the largest
+    possible entropy."""
     low, high = (
         [
-            to * edge / middle
+            min(to * edge / middle, max(to, largest))
             for edge, middle, to in zip(edges, forecast.entropy, entropies, strict=True)
         ]
         for edges in (forecast.low, forecast.high)

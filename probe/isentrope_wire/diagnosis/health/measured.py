@@ -30,6 +30,8 @@ class Measured:
     step: int | None = None
     """The newest."""
     first_step: int | None = None
+    largest_entropy: float | None = None
+    """ln V, in nats; None where the number V of the vocabulary's tokens is not known."""
     early_entropies: Sequence[float] = ()
     """Mean entropies of the first steps, finite."""
     entropies: Mapping[int, float] = field(default_factory=dict)
@@ -81,6 +83,7 @@ class Measured:
             return None
         first = min(self.first_step or 0, finite[0][0])
         course = Course(age=max(0, finite[0][0] - first))
+        course.largest = self.largest_entropy or course.largest
         # Where the first steps are among those that are added, the course finds its early level by
         # itself.
         for value in self.early_entropies if course.age else ():
