@@ -569,7 +569,7 @@ TOKEN_COUNT = optional("token/count", "tokens", "valid tokens of the step")
 TOKEN_VOCABULARY = optional(
     "token/vocabulary",
     "tokens",
-    "tokens V that the scored distributions are over: no entropy is above ln V",
+    "size V of the vocabulary: no entropy is above ln V",
 )
 TOKEN_EFFECTIVE_FRACTION = optional(
     "token/effective_fraction", OF_TOKENS, "share of tokens that the loss pushes at all"

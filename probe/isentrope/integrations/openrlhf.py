@@ -159,8 +159,6 @@ class TrainerAttachment(attachment.Attachment):
             samples = {"prompt_ids": sequences[:, prompts], "reward": experience.rewards}
             if len(labels) == len(own):
                 samples |= {"answer": list(labels)}
-            else:
-                samples |= {}
             samples["truncated"] = getattr(experience, "truncated", None)
             groups = _groups(experience, own)
             own = self.gate(

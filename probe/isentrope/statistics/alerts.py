@@ -388,9 +388,7 @@ class AlertWatch:
             f" {named}: {now:.3g} instead of {base:.3g} nats."
         )
         evidence = {"entropy": now, "share_lost": 1 - now / early, "early_entropy": early}
-        if target is None:
-            evidence |= {}
-        else:
+        if target is not None:
             evidence |= {"target_entropy": target}
         # What a hold will do is not in the course yet; the diagnosis says where it goes.
         if target is None:

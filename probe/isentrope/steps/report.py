@@ -315,14 +315,10 @@ class ReportBuilder:
             labels |= {reports.PREDICTION_BASIS: basis, "what_if/source": closed.what_if_source}
             if cause:
                 labels |= {reports.LIKELY_CAUSE: cause}
-            else:
-                labels |= {}
         if sums.tokens:
             dead = dead_knobs(closed.control, _evidence(sums, closed.control, report.what_if))
             if dead:
                 labels |= {"control/dead": " ".join(dead)}
-            else:
-                labels |= {}
         return replace(
             report,
             scalars=measured | dict(report.scalars),

@@ -116,10 +116,9 @@ class Course:
             return {}
         # A held entropy is meant to go to its target: only what lies beyond that is a collapse, or
         # an explosion.
-        if target is None:
-            bases = [early]
-        else:
-            bases = [early, target]
+        bases = [early]
+        if target is not None:
+            bases.append(target)
         evidence = Evidence(self._levels, self._line, self._fading, self._past)
         raised = {
             "collapse": self._urgencies["collapse"].judge(-1, min(bases), evidence),
