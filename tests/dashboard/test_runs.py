@@ -331,6 +331,9 @@ def test_filters_are_in_the_address(site: Site, sweep: list[str], open_page: Ope
     expect(page.locator(".ag-center-cols-container .ag-row")).to_have_count(1)
     page.get_by_text("Ended 0").click()
     expect(page.locator(".ag-overlay-no-rows-center")).to_have_text("No run passes these filters")
+    page.go_back()
+    expect(page.locator(".ag-center-cols-container .ag-row")).to_have_count(1)
+    expect(page.get_by_role("radio", name="All 1")).to_be_checked()
 
 
 @pytest.mark.browser

@@ -5,8 +5,9 @@
   const no_update = () => window.dash_clientside.no_update;
   // What a proxy has in front of every path of this server; empty without one.
   const rootPath = document.querySelector("meta[name=root-path]").content;
+  const TYPED = "q"; // each pause would be a step
   const defaults = {}; // of the controls that choose a parameter
-  let viewed = null;
+  let viewed = null, controls = [];
 
   const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
   function pathOf() {
@@ -43,7 +44,15 @@
   function show(params, isStep) {
     if (change(params, isStep)) turn();
   }
-  window.addEventListener("popstate", turn);
+  window.addEventListener("popstate", () => {
+    const query = new URLSearchParams(location.search);
+    turn();
+    controls.forEach(({ id, value }) => {
+      const written = query.has(id.param) ? query.getAll(id.param) : JSON.parse(defaults[id.param] || '[""]');
+      const shown = Array.isArray(value) ? written.filter(Boolean) : written[0];
+      if (isentrope.isMounted(id)) window.dash_clientside.set_props(id, { value: shown });
+    });
+  });
   Object.assign(isentrope, { make, rootPath, run, view, show });
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
@@ -53,12 +62,13 @@
       // what the address says, or its default, which then needs no place there.
       choose() {
         const query = new URLSearchParams(location.search);
-        window.dash_clientside.callback_context.inputs_list[0].forEach(({ id: { param }, value }) => {
+        controls = window.dash_clientside.callback_context.inputs_list[0];
+        controls.forEach(({ id: { param }, value }) => {
           const chosen = JSON.stringify([value ?? ""].flat());
           const written = query.has(param) ? JSON.stringify(query.getAll(param)) : null;
           if (!(param in defaults)) defaults[param] = written === null ? chosen : "";
           if (chosen === (written ?? defaults[param])) return;
-          change({ [param]: chosen === defaults[param] || !value ? null : value, ...(param === "x" || param === "window" ? { zoom: null } : {}) });
+          change({ [param]: chosen === defaults[param] || !value ? null : value, ...(param === "x" || param === "window" ? { zoom: null } : {}) }, param !== TYPED);
         });
         const before = JSON.stringify(viewed);
         viewed = view();

@@ -90,5 +90,5 @@
     values.set(id, { value: figure });
     draw();
   }
-  Object.assign(isentrope, { values, calls, element, refuse, draw, redraw, chart });
+  Object.assign(isentrope, { values, calls, isMounted, element, refuse, draw, redraw, chart });
 })();
