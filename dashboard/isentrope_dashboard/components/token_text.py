@@ -25,7 +25,7 @@ from isentrope_wire.reports import Rollout
 LEAST_SHOWN = 0.03
 """Tokens below this share of the page's largest contribution are plain text, except clipped
 ones."""
-FAINTEST, STRONGEST = 0.1, 0.62
+FAINTEST, STRONGEST = 0.1, 0.54  # text on a stronger ground is hard to read in the dark
 """Opacity of a token's ground."""
 NOTHING_VISIBLE = "·"
 MOST_MU = 100
