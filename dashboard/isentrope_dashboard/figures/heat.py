@@ -32,8 +32,8 @@ LEAST_SHARE = 1e-3
 BRIGHTEST = 0.97
 """Share of the filled cells whose colour differs by their value; the fuller ones have the brightest
 colour, so that one bin with most of the tokens does not hide the rest."""
-BARS_FROM, BAR_TICKS = 0.8, (0.01, 0.1, 0.4, 1.0)
-"""Share of the width at which the bars begin; ticks of their axis."""
+ROOM, BARS_FROM, BAR_TICKS = 0.92, 0.8, (0.01, 0.1, 0.4, 1.0)
+"""Share of the axis of steps that has ticks; of the width at which the bars begin; their ticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +161,14 @@ def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
         "margin": {"l": 44, "r": 8, "t": 18, "b": 24},
     }
     chart.layout["xaxis"]["domain"] = [0, BARS_FROM - 0.025]
+    first, last = chart.layout["xaxis"]["range"]
+    # The bars' first tick is next to the last one.
+    places = [
+        place
+        for place in chart.layout["xaxis"]["tickvals"]
+        if place - first <= ROOM * (last - first)
+    ]
+    chart.layout["xaxis"] |= {"tickvals": places, "ticktext": chart.scale.texts(places)}
     _add_heat(chart, quantity, histograms.step, (edges[:-1] + edges[1:]) / 2, axis.shares)
     for share, name, dash in (
         (0.99, "99 % below", "2px,3px"),
