@@ -118,7 +118,20 @@ LINES: Final[Mapping[Scheme, tuple[str, ...]]] = {
         "#64748b",
     ),
 }
-"""Colours of several lines in one chart; a second line of one colour is dashed (`DASHES`)."""
+"""Colours of several lines in one chart; a second line of one colour has its other shade, and later
+ones are dashed (`DASHES`)."""
+
+
+def _shade(color: str, ink: str) -> str:
+    """Halfway to the colour of texts, so that it stands out of the ground."""
+    mixed = ((int(color[at : at + 2], 16) + int(ink[at : at + 2], 16)) // 2 for at in (1, 3, 5))
+    return "#" + "".join(f"{part:02x}" for part in mixed)
+
+
+SHADES: Final[Mapping[Scheme, tuple[str, ...]]] = {
+    scheme: tuple(_shade(color, COLOURS[scheme]["text"]) for color in colors)
+    for scheme, colors in LINES.items()
+}
 
 DASHES: Final = (
     "solid",
@@ -134,7 +147,7 @@ DASHES: Final = (
 
 def looks_of(names: Sequence[str]) -> list[int]:
     """The number of a look for the line of each name: its colour is the same wherever it is drawn;
-    its dash, too, unless an earlier one has both here."""
+    its shade, too, unless an earlier one has both here."""
     taken: list[int] = []
     for name in names:
         look = zlib.crc32(name.encode()) % len(DASHES)
@@ -146,7 +159,10 @@ def looks_of(names: Sequence[str]) -> list[int]:
 
 def look_of(scheme: Scheme, look: int) -> tuple[str, str]:
     """Colour and dash of one of the looks, no two of which are alike."""
-    return LINES[scheme][look % len(DASHES)], DASHES[look // len(DASHES) % len(DASHES)]
+    hue, repeat = look % len(DASHES), look // len(DASHES)
+    if repeat == 1:
+        return SHADES[scheme][hue], "solid"
+    return LINES[scheme][hue], DASHES[max(0, repeat - 1) % len(DASHES)]
 
 
 def color_of(name: str) -> str:

@@ -19,7 +19,7 @@ from isentrope_dashboard.figures.chart import smoothed
 from isentrope_dashboard.figures.panel import Shown
 from isentrope_dashboard.pages import charts, compare, metrics, overview, project
 from isentrope_dashboard.pages.compare import differences
-from isentrope_dashboard.theme import LINES, color_of, look_of, looks_of
+from isentrope_dashboard.theme import LINES, SHADES, color_of, look_of, looks_of
 from isentrope_dashboard.view import View
 from isentrope_server.store.reports.series import Series
 from isentrope_server.store.reports.series import columns as reduce
@@ -128,8 +128,12 @@ def test_looks_differ_and_stay() -> None:
     looks = [look_of("dark", look) for look in looks_of(names)]
     assert len(set(looks)) == len(names)
     alone = [look_of("dark", looks_of([name])[0]) for name in names]
-    assert [color for color, _ in looks] == [color for color, _ in alone]
-    assert {dash for _, dash in alone} == {"solid"}  # a dashed one means: a second of this colour
+    assert {dash for _, dash in alone} == {"solid"}
+    # A second of a colour has its other shade: dashes mean a forecast elsewhere.
+    second = [look_of("dark", number + len(LINES["dark"])) for number in range(len(LINES["dark"]))]
+    assert second == [(shade, "solid") for shade in SHADES["dark"]]
+    of_a_hue = {*LINES["dark"], *SHADES["dark"]}
+    assert {color for color, _ in looks} <= of_a_hue
 
 
 def test_the_style_sheet_has_each_colour() -> None:
