@@ -257,7 +257,7 @@ def test_saved_numbers_are_those_logged(site: Site, open_page: OpenPage, smooth:
     with page.expect_download() as saving:
         page.locator(".metric [data-save=csv]").first.click()
     rows = list(csv.DictReader(saving.value.path().read_text("utf-8").splitlines()))
-    own = {int(row["x"]): float(row["y"]) for row in rows if row["line"] == "a<b>/c"}
+    own = {int(row["step"]): float(row["a<b>/c"]) for row in rows if row["line"] == "a<b>/c"}
     assert own == pytest.approx(dict(enumerate(LOGGED, start=1)), rel=0, abs=0, nan_ok=True)
     means = [row for row in rows if row["line"] == "a<b>/c, mean of 9 steps"]
     assert len(rows) == len(own) + len(means)

@@ -27,9 +27,11 @@
     const look = { ...layout, template, title, paper_bgcolor: getComputedStyle(card).backgroundColor, margin: { ...margin, t: HEAD_PIXELS }, showlegend: true, legend };
     window.Plotly.downloadImage({ data, layout: look }, { format: kind, scale: 2, filename, width: plot.clientWidth, height: plot.clientHeight + HEAD_PIXELS - margin.t });
   }
-  function saveValues(plot, filename) {
+  function saveValues(plot, filename, measured) {
+    const { xaxis, yaxis, meta } = plot.layout, axis = meta?.x && new URLSearchParams(location.search).get("x");
+    const head = ["line", xaxis.title?.text || { time: "seconds", tokens: "tokens" }[axis] || "step", yaxis.title?.text || measured];
     const rows = plot.data.filter((trace) => trace.name && trace.x).flatMap(rowsOf);
-    const lines = ["line,x,y", ...rows.map((row) => row.map(cell).join(","))];
+    const lines = [head, ...rows].map((row) => row.map(cell).join(","));
     const href = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
     const link = window.isentrope.make("a", { href, download: filename + ".csv" });
     link.click();
@@ -42,7 +44,7 @@
     const run = document.querySelector("h1")?.textContent || "", chart = card.dataset.name, unit = card.querySelector(".unit")?.textContent || "";
     const filename = [run, chart].map((words) => words.replace(/[^\w.-]+/g, "-")).join("-");
     saving.closest("details").open = false;
-    if (kind === "csv") saveValues(plot, filename);
+    if (kind === "csv") saveValues(plot, filename, [chart, unit].filter(Boolean).join(", "));
     else savePicture(plot, kind, { run, chart, unit, card, filename });
   });
 })();
