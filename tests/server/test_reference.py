@@ -24,7 +24,7 @@ def test_every_asset_is_the_server_s_own(server: ServerInThread) -> None:
     asked = {
         urljoin("/docs", address) for address in assets if not address.startswith(("data:", "/"))
     }
-    assert asked == {*ADDRESSES[1:], "/openapi.json"}
+    assert asked == {*ADDRESSES[1:], "/openapi.json", "/"}
     for address in ADDRESSES[1:]:
         answer = server.http.get(address)
         assert answer.headers["content-type"].startswith(("text/javascript", "text/css"))

@@ -1,5 +1,6 @@
 // A file of its own: the content security policy allows no inline script.
 
+document.documentElement.classList.toggle("dark-mode", matchMedia("(prefers-color-scheme: dark)").matches);
 SwaggerUIBundle({
   url: "openapi.json",
   dom_id: "#reference",
