@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 import isentrope_dashboard
+from isentrope.client import calls
 from isentrope_dashboard.figures.chart import EMPTY, Scale
 from isentrope_dashboard.figures.panel import Forecast, Mark, Shown
 from isentrope_dashboard.figures.panels import OVERVIEW
@@ -117,6 +118,16 @@ def test_the_forecasts_are_drawn_as_they_were_answered(unchanged: float, helped:
     assert labels["Act 0.500"] == 0.5
     ends = [y for text, y in labels.items() if text.startswith("<b>")]
     assert ends == [line.course.entropy[-1] for line in lines]  # type: ignore[union-attr]
+
+
+def test_what_the_form_tries_has_room_in_the_charts(site: Site) -> None:
+    tried = Control(method="clip_b", mu_low=1.0)
+    outlook = site.client.ask(calls.outlook(site.run(56), tried))
+    assert [line.label for line in overview.forecasts(outlook)] == ["as now", "with Clip_V"]
+    lines = overview.forecasts(outlook, tried)
+    assert [line.label for line in lines] == ["as now", "with Clip_B"]
+    assert outlook.preview is not None
+    assert lines[1].clip_fraction == outlook.preview.clip_fraction
 
 
 @pytest.mark.browser

@@ -31,6 +31,7 @@ from isentrope_dashboard.figures.panels import LOWERING, OVERVIEW
 from isentrope_dashboard.formatting import (
     LEVEL,
     MISSING,
+    changes,
     number,
     pace,
     percent,
@@ -91,7 +92,11 @@ async def read(client: AsyncClient, view: View) -> Values:
     )
     shown = await compare.read_seeds(client, view, run, shown, charts.CHART_POINTS)
     if is_live:
-        shown = replace(shown, forecasts=forecasts(outlook))
+        active = (run.control.active or run.control).control
+        tried = None
+        if asked is not None and changes(asked, active):
+            tried = asked
+        shown = replace(shown, forecasts=forecasts(outlook, tried))
     is_over, nothing = run.status.is_over, ""
     if is_over:
         nothing = "None was reported"
@@ -116,8 +121,9 @@ def _tone_of(diagnosis: Diagnosis) -> str:
     return "hold"
 
 
-def forecasts(outlook: Outlook) -> list[Forecast]:
-    """Where the entropy goes: as now, and under the suggested control."""
+def forecasts(outlook: Outlook, tried: Control | None = None) -> list[Forecast]:
+    """Where the entropy goes: as now, and under the control that the form tries, else under the
+    suggested one. The form's line is the browser's own: of the charts it takes the room."""
     diagnosis, mean = outlook.diagnosis, outlook.diagnosis.mean_pace
     score = diagnosis.forecast_score
     lines = [
@@ -131,7 +137,9 @@ def forecasts(outlook: Outlook) -> list[Forecast]:
             is_drawn=score is None or score.is_better,
         )
     ]
-    if diagnosis.suggestion is not None and outlook.suggested is not None:
+    if tried is not None and outlook.preview is not None:
+        lines.append(Forecast.read(outlook.preview, tried))
+    elif diagnosis.suggestion is not None and outlook.suggested is not None:
         suggested = Control.from_document(diagnosis.suggestion.control)
         lines.append(Forecast.read(outlook.suggested, suggested))
     return lines
