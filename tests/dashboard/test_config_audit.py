@@ -129,6 +129,7 @@ def test_notes_are_saved_and_the_trail_is_for_admins(site: Site, open_page: Open
         "restarted twice",
         "renamed <b>",
     )
+    expect(page.locator("#run-select")).to_have_value(f"renamed <b> · {run[-6:]}")
     page.get_by_role("tab", name="Audit").click()
     expect(page.get_by_role("cell", name="run.edited")).to_be_visible()
     expect(page.locator(".ag-row")).to_have_count(1)

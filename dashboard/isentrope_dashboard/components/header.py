@@ -151,7 +151,7 @@ def run_middle(run: RunSummary, others: Sequence[RunSummary]) -> list[Component]
         shown = [run, *others]
     select = dmc.Select(
         id=RUN_SELECT,
-        data=[{"value": other.id, "label": f"{other.name} · {other.id[-6:]}"} for other in shown],
+        data=[choice_of(other) for other in shown],
         value=run.id,
         searchable=True,
         w={"base": 150, "md": 240},
@@ -166,6 +166,11 @@ def run_middle(run: RunSummary, others: Sequence[RunSummary]) -> list[Component]
         select,
         html.Div(id="run-state", className="row state"),
     ]
+
+
+def choice_of(run: RunSummary) -> dict[str, str]:
+    """A run in the field that changes it for another."""
+    return {"value": run.id, "label": f"{run.name} · {run.id[-6:]}"}
 
 
 def run_title(run: RunSummary) -> str:

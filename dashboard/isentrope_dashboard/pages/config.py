@@ -28,6 +28,7 @@ from isentrope_dashboard.components.basics import (
     table,
     text,
 )
+from isentrope_dashboard.components.header import RUN_SELECT, choice_of
 from isentrope_dashboard.formatting import (
     MISSING,
     count,
@@ -359,9 +360,11 @@ def register(app: Dash, api: Api) -> None:
         app,
         Output(SAVED, "children"),
         Output(KNOWN, "data"),
+        Output(RUN_SELECT, "data"),
         Input(SAVE, "n_clicks"),
         *(State(f"config-{name}", "value") for name in FIELDS),
         State(KNOWN, "data"),
+        State(RUN_SELECT, "data"),
         running=[(Output(SAVE, "loading"), True, False)],
     )
     async def save(
@@ -372,16 +375,19 @@ def register(app: Dash, api: Api) -> None:
         tags: list[str],
         notes: str,
         known: dict[str, Any],
-    ) -> tuple[str, dict[str, Any]]:
+        choices: list[dict[str, str]],
+    ) -> tuple[str, dict[str, Any], list[dict[str, str]]]:
         edited = changes_of(known, {"name": name, "tags": tags or [], "notes": notes or ""})
         if not edited:
-            return "Nothing was changed", known
+            return "Nothing was changed", known, choices
         wanted = (edited.get(field) for field in FIELDS)
         try:
             run = await client.ask(calls.edit_run(view.run_id or "", *wanted))
         except ApiError as error:
-            return f"Not saved: {error}", known
-        return "Saved", {"name": run.name, "tags": run.tags, "notes": run.notes}
+            return f"Not saved: {error}", known, choices
+        others = [choice for choice in choices if choice["value"] != run.id]
+        known = {"name": run.name, "tags": run.tags, "notes": run.notes}
+        return "Saved", known, [choice_of(run), *others]
 
 
 PART = Part(name="config", read=read, layout=layout, is_slow=True)
