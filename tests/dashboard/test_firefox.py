@@ -130,7 +130,7 @@ def firefox(tmp_path: Path) -> Iterator[Firefox]:
 
 
 def test_a_fall_is_seen_explained_and_steered(site: Site, firefox: Firefox) -> None:
-    run = site.run(45)
+    run = site.run(60)
     firefox.open(f"{site.url}/?token={site.server.owner_token}")
     firefox.open(f"{site.url}/runs/{run}")
     firefox.wait_for(".health .why", r"has lost \d+")
@@ -153,7 +153,7 @@ def test_a_fall_is_seen_explained_and_steered(site: Site, firefox: Firefox) -> N
     firefox.wait_for("[data-version='1'][data-state='PENDING']", "Pushed")
     assert site.client.control(run).mu_low == after
     site.apply(run, 1)
-    firefox.wait_for("[data-version='1'][data-state='APPLIED']", "step 46")
+    firefox.wait_for("[data-version='1'][data-state='APPLIED']", "step 61")
     firefox.open(f"{site.url}/")
     firefox.wait_for("#runs .ag-row", "recorded")
     assert firefox.errors == []
