@@ -68,7 +68,7 @@ def suggest_control(state: RunState, why: str) -> tuple[Suggestion | None, str]:
     if any(alert.kind == "zero_advantage" for alert in findings):
         return (
             None,
-            "Most groups teach nothing: no control of the entropy changes that, see the check.",
+            "No control is suggested while most groups teach nothing: see the check.",
         )
     if state.is_learning:
         return None, _NOT_YET
