@@ -95,6 +95,7 @@ def test_right_answers_and_those_in_form_are_rewarded() -> None:
         (("--model", "{folder}"), "--model belongs to --llm"),
         (("--llm", "--replay"), "--replay .*--llm"),
         (("--llm", "--group-size", "1"), "group_size"),
+        (("--hard",), "--hard belongs to --llm"),
     ],
 )
 def test_a_mode_that_cannot_work_ends_with_one_sentence(

@@ -8,15 +8,30 @@ import pytest
 from isentrope_papers.beyond.real_model import (
     BASELINE,
     FOUR_UPDATES,
+    HELD,
     KL_COV,
     LanguageModel,
+    MildLanguageModel,
+    deviations,
 )
 from isentrope_papers.figure import Results
 from isentrope_papers.report import judge
-from isentrope_papers.runs import RunFolder, make_run
+from isentrope_papers.runs import Run, RunFolder, make_run
 from isentrope_papers.settings import Plan
 from isentrope_trainer import smollm2
 from tests.trainer.models.test_local import save
+
+
+def test_a_hold_is_judged_beside_its_batches_scatter(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 2 nats early, then 20 % above and below a target of 1.2 in turn, a tenth above it on average.
+    entropies = np.full(100, 2.0)
+    entropies[40::2], entropies[41::2] = 1.3 * 1.2, 0.9 * 1.2
+    run = Run(Plan(seeds=(0,)).language_model(), Path())
+    monkeypatch.setattr(run, "series", lambda name: entropies)
+    judged = deviations(run)
+    assert judged.deviation == pytest.approx(0.2)
+    assert judged.deviation_of_ten == pytest.approx(0.1)
+    assert judged.scatter == pytest.approx(0.2 / 1.1, rel=0.15)
 
 
 @pytest.mark.slow
@@ -29,6 +44,10 @@ def test_runs_under_trl_are_judged_and_the_same_again(home: Path, tmp_path: Path
         label: folder.keep(arms[label], make_run(arms[label]))
         for label in (BASELINE, FOUR_UPDATES, KL_COV)
     }
+    held = MildLanguageModel().arms(plan)[HELD]
+    assert held.replace_seed(0).seed == 101
+    held_run = folder.keep(held, make_run(held))
+    assert held_run.steps.tolist() == list(range(1, 9))
     assert runs[BASELINE].steps.tolist() == list(range(1, 9))
     # Of each update's completions, also where TRL logs the reward once for a batch.
     assert np.isfinite(runs[KL_COV].series("reward/mean")).all()

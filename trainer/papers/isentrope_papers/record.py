@@ -3,7 +3,7 @@ collapses until its own alert's suggestion is followed.
 
     python -m isentrope_papers.record
 
-It trains as `isentrope demo --llm` does, and the control goes the probe's own way: asked for
+It trains as `isentrope demo --llm --hard` does, and the control goes the probe's own way: asked for
 between two steps, applied at the next, acknowledged with its report. Another CPU records other last
 digits."""
 
@@ -21,7 +21,7 @@ from isentrope_trainer import smollm2
 from isentrope_trainer.language_model_run import USED, train_language_model
 from isentrope_trainer.loop import StepResult
 from isentrope_trainer.recording import SHIPPED, Recording, write_recording
-from isentrope_trainer.settings import LANGUAGE_MODEL, TrainingConfig
+from isentrope_trainer.settings import HARD_LANGUAGE_MODEL, TrainingConfig
 from isentrope_wire.control import CAPABILITIES
 from isentrope_wire.metrics import PROBE_DROPPED_REPORTS
 from isentrope_wire.reports import ControlSnapshot, RunStarted, StepReport
@@ -89,7 +89,8 @@ def _drop_delivery(report: StepReport) -> StepReport:
 @click.option("--steps", default=100, show_default=True, help="Optimiser updates.")
 def main(out: Path, steps: int) -> None:
     """Train the language model for a quarter of an hour, and write down what its probe reports."""
-    write_recording(record(smollm2.ensure(), dataclasses.replace(LANGUAGE_MODEL, steps=steps)), out)
+    config = dataclasses.replace(HARD_LANGUAGE_MODEL, steps=steps)
+    write_recording(record(smollm2.ensure(), config), out)
     click.echo(f"{out}: {out.stat().st_size} bytes")
 
 

@@ -14,6 +14,7 @@ import isentrope
 from isentrope_trainer.models.warm_start import WARM_STARTS, WarmStartConfig
 from isentrope_trainer.settings import (
     ALGORITHMS,
+    HARD_LANGUAGE_MODEL,
     LANGUAGE_MODEL,
     EvaluationConfig,
     PolicyConfig,
@@ -29,7 +30,9 @@ KEY_DIGITS = 16
 SECONDS_PER_RUN, SECONDS_PER_ROLLOUT = 4.0, 7e-4
 """Of one core: to load weights and libraries, and in a step of the default policy on countdown for
 each completion."""
-SECONDS_PER_LANGUAGE_MODEL_STEP = 7.0
+SECONDS_PER_LANGUAGE_MODEL_STEP, SECONDS_PER_HARD_STEP = 14.0, 7.0
+LANGUAGE_MODEL_SEED = 101
+"""Added to a plan's seeds: nothing was chosen on these."""
 SECONDS_OF_TRL, SECONDS_PER_TRL_STEP = 8.0, 0.15
 """To import it, and of a step of its smallest model."""
 _SIZES = frozenset({"seed", "steps", "prompts", "group_size", "learning_rate", "evaluation"})
@@ -106,7 +109,10 @@ class RunSettings:
         if self.under_trl:
             return SECONDS_OF_TRL + SECONDS_PER_TRL_STEP * self.training.steps
         if self.language_model:
-            return SECONDS_PER_RUN + SECONDS_PER_LANGUAGE_MODEL_STEP * self.training.steps
+            seconds = SECONDS_PER_LANGUAGE_MODEL_STEP
+            if self.training.learning_rate == HARD_LANGUAGE_MODEL.learning_rate:
+                seconds = SECONDS_PER_HARD_STEP
+            return SECONDS_PER_RUN + seconds * self.training.steps
         evaluation, prompts = self.training.evaluation, self.training.steps * self.training.prompts
         # A batch is sampled once for all its updates, and every prompt of it is in one of them.
         rollouts = prompts / self.training.updates_per_batch * self.training.group_size
@@ -145,20 +151,12 @@ class RunSettings:
         words += [f"{name}={value}" for name, value in self.control.parameters.items()]
         if self.pushed_after:
             words += [f"pushed_after={self.pushed_after}"]
-        else:
-            words += []
         if self.fault:
             words += [f"fault={self.fault}"]
-        else:
-            words += []
         if self.under_trl:
             words += [f"under_trl={self.under_trl}"]
-        else:
-            words += []
         if self.fresh:
             words += [f"fresh={self.fresh}"]
-        else:
-            words += []
         usual = TrainingConfig(loss=ALGORITHMS[self.training.algorithm].loss)
         words += _differences(
             dataclasses.replace(self.training, loss=self.training.effective_loss()), usual
@@ -258,11 +256,28 @@ class Plan:
     def language_model(
         self, control: isentrope.Control | Mapping[str, object] | None = None, **training: Any
     ) -> RunSettings:
-        """The same of a run of SmolLM2 under TRL, on two threads."""
-        usual = dataclasses.replace(LANGUAGE_MODEL, steps=8 if self.quick else 48, coupling=None)
-        run = self.run(control)
+        """The same of a run of SmolLM2 under TRL, on one thread, with seeds of its own."""
+        usual = dataclasses.replace(
+            LANGUAGE_MODEL, steps=8 if self.quick else LANGUAGE_MODEL.steps, coupling=None
+        )
         return dataclasses.replace(
-            run, training=dataclasses.replace(usual, **training), threads=2, language_model=True
+            self.run(control, first_seed=LANGUAGE_MODEL_SEED),
+            training=dataclasses.replace(usual, **training),
+            language_model=True,
+        )
+
+    def hard_language_model(
+        self, control: isentrope.Control | Mapping[str, object] | None = None, **training: Any
+    ) -> RunSettings:
+        """With the settings of `demo --llm --hard`, on two threads."""
+        usual = dataclasses.replace(
+            HARD_LANGUAGE_MODEL, steps=8 if self.quick else 48, coupling=None
+        )
+        return dataclasses.replace(
+            self.run(control),
+            training=dataclasses.replace(usual, **training),
+            threads=2,
+            language_model=True,
         )
 
     def repeat_over_seeds(self, *arms: RunSettings) -> list[RunSettings]:

@@ -1,22 +1,23 @@
 """The chapter of `isentrope reproduce --llm`: a language model of 135 million parameters under TRL,
-on a laptop."""
+on a laptop. `LanguageModel` and what follows it are the hard regime, in which half of the entropy
+is gone in nine steps; in the milder one, at the end, that takes some 85."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from isentrope_papers.beyond.alarms import Alarms, alarm
+from isentrope_papers.beyond.alarms import NEIGHBOURS, Alarms, alarm
 from isentrope_papers.beyond.forecast import Forecasts
 from isentrope_papers.beyond.forks import WITHOUT, Forks
 from isentrope_papers.beyond.prediction import judged, theory
-from isentrope_papers.drawing import Picture, courses, panels
+from isentrope_papers.drawing import Picture, courses, panels, smoothed
 from isentrope_papers.dynamics.clipping import clipping
 from isentrope_papers.dynamics.methods import METHODS
-from isentrope_papers.evidence import check_at_most, correlated, higher
+from isentrope_papers.evidence import check_at_least, check_at_most, correlated, higher
 from isentrope_papers.figure import Check, Figure, Results, paired
 from isentrope_papers.runs import Run
 from isentrope_papers.settings import Plan, RunSettings
@@ -61,8 +62,8 @@ TRAINING: Mapping[str, Mapping[str, Any]] = {
 
 def language_model_arms(plan: Plan) -> dict[str, RunSettings]:
     """Every arm of the chapter."""
-    return {BASELINE: plan.language_model(coupling="last_block")} | {
-        label: plan.language_model(control, **TRAINING.get(label, {}))
+    return {BASELINE: plan.hard_language_model(coupling="last_block")} | {
+        label: plan.hard_language_model(control, **TRAINING.get(label, {}))
         for controls in PANELS.values()
         for label, control in controls.items()
     }
@@ -71,7 +72,7 @@ def language_model_arms(plan: Plan) -> dict[str, RunSettings]:
 class LanguageModel(Figure):
     name = "beyond-llm"
     number = "SmolLM2"
-    title = "a language model of 135 million parameters under TRL"
+    title = "a language model of 135 million parameters under TRL, hard"
     claim = (
         "SmolLM2-135M-Instruct under TRL's GRPO (48 steps of 3 prompts × 8 completions, learning"
         " rate 2.5e-5) loses nine tenths of its entropy, what a step changes is predicted before"
@@ -193,7 +194,106 @@ class LanguageModelForks(Forks):
         after, thresholds = (4 if plan.quick else 12), PANELS["thresholds"]
         return {f"{WITHOUT} from {after}": language_model_arms(plan)[BASELINE]} | {
             f"{label} from {after}": replace(
-                plan.language_model(thresholds[label]), pushed_after=after
+                plan.hard_language_model(thresholds[label]), pushed_after=after
             )
             for label in ("Clip_V µ 2, decreasing", "Clip_B µ 1", "hold at 60 %")
         }
+
+
+HELD, SHARE, PUSHED = "hold at 60 %", 0.6, "Clip_V µ 2, decreasing"
+PUSHED_AFTER, SETTLED_AFTER = 40, 40
+"""Steps: after which the control of the fork is pushed, and from which on a hold is judged."""
+
+
+def mild_arms(plan: Plan) -> dict[str, RunSettings]:
+    """Every arm of the milder regime."""
+    after = 4 if plan.quick else PUSHED_AFTER
+    pushed = plan.language_model(PANELS["thresholds"][PUSHED])
+    return {
+        BASELINE: plan.language_model(coupling="last_block"),
+        HELD: plan.language_model({"hold": {"target_share": SHARE}}),
+        f"{PUSHED} from {after}": replace(pushed, pushed_after=after),
+    }
+
+
+class Deviation(NamedTuple):
+    """Mean distances of a run's entropy after `SETTLED_AFTER`, as shares."""
+
+    deviation: float
+    """Of single steps from 60 % of the early level."""
+    deviation_of_ten: float
+    """Of the means of ten steps from it."""
+    scatter: float
+    """Of single steps from the mean of their nine neighbours: what the batches alone make."""
+
+
+def deviations(run: Run) -> Deviation:
+    entropies = run.series(metrics.ENTROPY_MEAN)
+    target = SHARE * float(np.nanmedian(entropies[: metrics.EARLY_STEPS]))
+    settled = min(SETTLED_AFTER, len(entropies) // 2)
+    own, near = entropies[settled:], smoothed(entropies, NEIGHBOURS)[settled:]
+    tens = [own[first : first + 10] for first in range(0, max(1, len(own) - 9), 10)]
+    return Deviation(
+        float(np.nanmean(np.abs(own / target - 1))),
+        float(np.mean([abs(np.nanmean(ten) / target - 1) for ten in tens])),
+        float(np.nanmean(np.abs(own / near - 1))),
+    )
+
+
+class MildLanguageModel(Figure):
+    name = "beyond-llm-mild"
+    number = "SmolLM2, mild"
+    title = "a language model of 135 million parameters under TRL"
+    claim = (
+        "SmolLM2-135M-Instruct under TRL's GRPO (6 prompts × 4 completions, learning rate 2e-6)"
+        " loses half of its entropy in 50 to 100 steps, and a hold keeps it at 60 % from step 41."
+    )
+    partial = True
+
+    def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
+        return mild_arms(plan)
+
+    def draw(self, results: Results) -> Picture:
+        found = self.finished(results)
+        picture, (left, right) = panels(1, 2, height=2.8)
+        courses(left, found, metrics.ENTROPY_MEAN, "entropy, nats", smooth=NEIGHBOURS)
+        courses(right, found, metrics.REWARD_MEAN, "reward", smooth=NEIGHBOURS)
+        left.set(ylim=(0, None))
+        left.legend(loc="best")
+        return picture
+
+    def columns(self, run: Run) -> dict[str, object]:
+        return super().columns(run) | alarm(run)._asdict() | deviations(run)._asdict()
+
+    def checks(self, results: Results) -> list[Check]:
+        found = self.finished(results)
+        halved = [float(alarm(run).lost_half_at or np.inf) for run in found.get(BASELINE, [])]
+        checks = []
+        if halved:
+            words = f"{BASELINE}: half of the early entropy is gone"
+            checks.append(check_at_least(f"{words} after step 50 or later", halved, 50.0))
+            checks.append(check_at_most(f"{words} by step 100", halved, 100.0))
+        if HELD in found:
+            off = [deviations(run).deviation_of_ten for run in found[HELD]]
+            words = f"{HELD}: means of ten steps deviate by less than a tenth"
+            checks.append(check_at_most(words, off, 0.1, unit="of the target"))
+        return checks
+
+
+class MildForecasts(LanguageModelForecasts):
+    name = "beyond-llm-mild-forecast"
+    number = "SmolLM2, mild, forecasts"
+    chosen_late = ""
+
+    def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
+        return mild_arms(plan)
+
+
+class MildForks(LanguageModelForks):
+    name = "beyond-llm-mild-forks"
+    number = "SmolLM2, mild, forks"
+    chosen_late = ""
+
+    def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
+        (_, plain), _, (label, pushed) = mild_arms(plan).items()
+        return {f"{WITHOUT} from {label.rpartition(' ')[2]}": plain, label: pushed}
