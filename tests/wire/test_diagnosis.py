@@ -412,7 +412,7 @@ def test_the_suggestion_is_the_cheapest_control_under_which_the_forecast_does_no
     gained = drawn.forecast.entropy[19] - answer.forecast.entropy[19]
     assert gained / 20 == pytest.approx(suggestion.pace.value - drawn.unchanged.value)
     assert suggestion.message.startswith("Clip_V µ 1.0 would stop it: clips 15.0 %, ΔH −0.00")
-    assert suggestion.message.endswith("More reward is not shown.")
+    assert suggestion.message.endswith("More reward is not shown, more Pass@K is.")
     assert "and falls" in control.reason
 
 
@@ -658,7 +658,8 @@ def test_a_recovery_is_not_stopped() -> None:
     assert answer.suggestion is not None
     assert answer.suggestion.control["hold"] is not None
     assert answer.suggestion.message == (
-        "Hold 0.220 nats: so that it does not fall further. More reward is not shown."
+        "Hold 0.220 nats: so that it does not fall further. More reward is not shown, more"
+        " Pass@K is."
     )
 
 

@@ -27,9 +27,9 @@ from isentrope_wire.numbers import (
     round_to_step,
 )
 
-PRICE = " More reward is not shown."
-"""Of a control that keeps an entropy up: in the recorded comparison of controllers none ended with
-clearly more reward than the run left to itself."""
+PRICE = " More reward is not shown, more Pass@K is."
+"""Of a control that keeps an entropy up: long recorded runs (`beyond-pay`) ended with more Pass@K
+under it, and with no more reward, than left to itself."""
 
 _NOT_YET = (
     "No control yet: the reward still rises, and a control would slow it. Look again when it is"
