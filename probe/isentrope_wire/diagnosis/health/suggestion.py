@@ -27,9 +27,10 @@ from isentrope_wire.numbers import (
     round_to_step,
 )
 
-PRICE = " More reward is not shown, more Pass@K is."
-"""Of a control that keeps an entropy up: long recorded runs (`beyond-pay`) ended with more Pass@K
-under it, and with no more reward, than left to itself."""
+PRICE = " More reward is not shown."
+"""Of a control that keeps an entropy up: recorded runs (`beyond-controllers`, `beyond-pay`) ended
+with no more reward under it than left to itself. For more Pass@K there are two seeds of one task:
+too few."""
 
 _NOT_YET = (
     "No control yet: the reward still rises, and a control would slow it. Look again when it is"

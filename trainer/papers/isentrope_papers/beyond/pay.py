@@ -39,6 +39,7 @@ class Pay(Figure):
         "A long run ends with more reward, Avg@K and Pass@K on held-out problems under a control of"
         " its entropy than left to itself."
     )
+    chosen_late = "The learning rate was raised after one vanilla run at another learnt slowly."
     partial = True
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
