@@ -496,7 +496,7 @@ def test_nothing_is_suggested_while_it_learns(
     answer = diagnose(
         run(lambda step: 0.6 * math.exp(-pace * step), 40, last=last(), rewards=rewards)
     )
-    assert ("the reward still rises" in answer.message) == is_told_to_wait
+    assert ("while the reward rises" in answer.message) == is_told_to_wait
     assert (answer.suggestion is None) == is_told_to_wait
 
 

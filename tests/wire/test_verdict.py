@@ -179,6 +179,17 @@ def test_a_verdict_agrees_with_its_own_levels(
     assert (verdict.outcome, verdict.message[: len(words)]) == (outcome, words)
 
 
+@pytest.mark.parametrize(
+    ("promised", "outcome"), [(0.009, Outcome.TURNED), (0.002, Outcome.OVERSHOT)]
+)
+def test_less_than_twice_the_promise_is_no_overshoot(promised: float, outcome: Outcome) -> None:
+    """The pace turned threefold in both; the level is 1.2 and 2.7 promised effects above what was
+    forecast without the control."""
+    forecasts = [[0.6 + pace * step for step in range(1, 51)] for pace in (promised, -0.004)]
+    predicted = replace(PREDICTED, forecast=forecasts[0], unchanged=forecasts[1])
+    assert judge(0.012, 0.016, steps=20, predicted=predicted).outcome == outcome
+
+
 @pytest.mark.parametrize("steps", [20, 50, 200])
 def test_what_would_have_come_is_a_twin_without_the_control(steps: int) -> None:
     """What the control adds is a share of the entropy that fades to 1 / e in three memories of

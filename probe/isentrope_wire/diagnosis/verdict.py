@@ -98,6 +98,8 @@ def verdict_on(
         said = now = replace(now, outcome=Outcome.UNDECIDED, left=None)
     elif given > PROMISED_STEPS:
         said = _first_that_stands(now, under, entropies, added, promised)
+    if targets is None and now.without is not None:
+        said = _heed_levels(said, median_at(entropies, applied), levels)
     ends = [median_at(entropies, step) for step in (applied, last)]
     is_far = early is not None and _passes(early, *ends)
     if (
@@ -108,8 +110,6 @@ def verdict_on(
         and now.realised.direction
     ):
         said = replace(said, outcome=Outcome.OVERSHOT)
-    if targets is None and now.without is not None:
-        said = _heed_levels(said, median_at(entropies, applied), levels)
     return Verdict(
         version=version.version,
         outcome=said.outcome,
@@ -208,7 +208,8 @@ def _heed_levels(said: _Judgement, start: float, levels: _Levels) -> _Judgement:
     """The verdict by the pace, unless the levels contradict it.
 
     A fall that ended below what was forecast without the control was neither stopped nor slowed.
-    Where the pace decides nothing, a level clearly on the promised side of both forecasts does. Of
+    What added less than _OVERSHOT times what was promised did not overshoot. Where the pace decides
+    nothing, a level clearly on the promised side of both forecasts does. Of
     a rise likewise.
 
     Args:
@@ -222,6 +223,10 @@ def _heed_levels(said: _Judgement, start: float, levels: _Levels) -> _Judgement:
         rose_further = said.without > 0 and level > without > promised
         if fell_further or rose_further:
             return replace(said, outcome=Outcome.NO_EFFECT)
+    if said.outcome == Outcome.OVERSHOT and promised != without:
+        share = (level - without) / (promised - without)
+        if 0 <= share < _OVERSHOT:
+            return replace(said, outcome=Outcome.TURNED)
     fall_ended = without < min(start, OVER_LEFT * level) and without < promised <= level
     rise_ended = OVER_LEFT * without > max(start, level) and without > promised >= level
     if said.outcome == Outcome.UNDECIDED and (fall_ended or rise_ended):

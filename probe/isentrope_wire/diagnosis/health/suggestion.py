@@ -33,7 +33,7 @@ with no more reward under it than left to itself. For more Pass@K there are two 
 too few."""
 
 _NOT_YET = (
-    "No control yet: the reward still rises, and a control would slow it. Look again when it is"
+    "No control is suggested while the reward rises, for it would slow that. Look again when it is"
     " level, or most of the early entropy is lost."
 )
 
