@@ -114,8 +114,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def train(config: TrainingConfig, control: isentrope.Control, **more: Any) -> None:
         asked.update(more, config=config)
         more["announce"]("01RUN")
+        nothing = SimpleNamespace(early_level=None, entropy=None)
         probe = SimpleNamespace(
-            latest=SimpleNamespace(step=1, scalars={"eval/avg_at_k": 0.5}), run_id="01RUN"
+            latest=SimpleNamespace(step=1, scalars={"eval/avg_at_k": 0.5}),
+            run_id="01RUN",
+            show=lambda: SimpleNamespace(diagnosis=nothing, rewards={}),
         )
         more["follow"](probe, StepResult(step=2, reward_mean=0.25, step_seconds=1.0))
         more["saved"](3, Path("there"))
