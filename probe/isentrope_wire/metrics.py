@@ -128,7 +128,7 @@ def promised_metrics() -> frozenset[str]:
 def largest_entropy(scalars: Mapping[str, float]) -> float | None:
     """ln V in nats, of a step's metrics; None where V is not known, or leaves no choice."""
     vocabulary = scalars.get(TOKEN_VOCABULARY, math.nan)
-    if vocabulary > 1:
+    if 1 < vocabulary < math.inf:
         return math.log(vocabulary)
     return None
 

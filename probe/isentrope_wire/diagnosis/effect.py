@@ -425,7 +425,7 @@ def expected_action(
     newest = last.scalars or {}
     held = metrics.HOLD_GAIN in newest
     agreement = newest.get(metrics.ENTROPY_PREDICTION_SIGN_AGREEMENT)
-    vocabulary = newest.get(metrics.TOKEN_VOCABULARY)
+    vocabulary = newest.get(metrics.TOKEN_VOCABULARY, math.nan)
     measured = hold_decision.Measured(
         step=0,
         run_step=step,
@@ -444,7 +444,7 @@ def expected_action(
         bonus_effect=newest.get(metrics.ENTROPY_BONUS_EFFECT),
         early_level=early_level,
         highest_entropy=highest,
-        vocabulary=None if vocabulary is None else round(vocabulary),
+        vocabulary=round(vocabulary) if 1 < vocabulary < math.inf else None,
     )
     # While it holds, the probe goes on with less trust than it begins with.
     state = hold_decision.HoldState(acting=held)
