@@ -14,7 +14,9 @@ import pytest
 from isentrope.cli.diagnose import diagnosis_of
 from isentrope.client import calls
 from isentrope.client.client import Client
+from isentrope_server.control.diagnosis import measured
 from isentrope_server.digests import renew_digests
+from isentrope_server.store import runs
 from isentrope_wire.answers import HealthLevel
 from isentrope_wire.control import Control, Scope
 from isentrope_wire.control_answers import Outcome
@@ -382,3 +384,18 @@ def test_a_replaced_control_is_judged_by_what_there_is(rank: Rank, client: Clien
     )
     assert (second.verdict.outcome, second.verdict.judged_steps) == (Outcome.UNDECIDED, 0)
     assert first_version.predicted is None  # no step had what-if sums
+
+
+def test_a_diagnosis_takes_nothing_of_later_steps(server: ServerInThread) -> None:
+    """A report may arrive between the reading of the run and that of its sums."""
+    rank = Rank(server)
+    for step in range(12):
+        send_step(rank, step, 1.0 - 0.01 * step, what_if=sums(-4.0))
+    with server.backend.database.reading() as connection:
+        run = runs.find(connection, rank.run_id, silent_after_seconds=60.0)
+    assert run is not None
+    send_step(rank, 12, 0.5, what_if=sums(-400.0))
+    with server.backend.database.reading() as connection:
+        found = measured(connection, run)
+    assert found.step == 11
+    assert {one.change_sum for one in found.last.sums} == {-4.0}

@@ -162,7 +162,9 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     parts = _last_parts(last)
     what_if = [
         (step, sums)
-        for step, sums in attachments.read_what_if(connection, run.key, steps=EFFECT_STEPS)
+        for step, sums in attachments.read_what_if(
+            connection, run.key, last=run.step, steps=EFFECT_STEPS
+        )
         if sums.is_usable
     ]
     newest_gain = next(reversed(gains.values()), None)
