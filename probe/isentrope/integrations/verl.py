@@ -302,9 +302,7 @@ class EngineAttachment(attachment.Attachment):
         samples: dict[str, Tensor] = {} if rewards is None else {"reward": rewards}
         with self.guard.protect("finding completions that were cut"):
             cut = _cut_completions(data, self._ends)
-            if cut is None:
-                samples |= {}
-            else:
+            if cut is not None:
                 samples |= {"truncated": cut}
         if prompts is not None and prompts.is_nested:
             samples["prompt_ids"] = torch.nested.to_padded_tensor(prompts, -1)

@@ -29,9 +29,8 @@ its own misses:
 
 with e the residuals of earlier predictions, n the standard errors of what came, weights w halving
 every INTERVAL_HALF_LIFE residuals, and z_n Student's quantile for as many residuals as the weights
-amount to. With normal residuals of
-a constant scale q stays near 1; heavy tails and a moving scale move it, because in the long run it
-comes to rest only where one change in ten is missed."""
+amount to. With normal residuals of a constant scale q stays near 1; heavy tails and a moving scale
+move it, because in the long run it comes to rest only where one change in ten is missed."""
 
 from __future__ import annotations
 

@@ -227,11 +227,15 @@ def weight_of_loss(
 ) -> Float64[Tensor, ""]:
     """w of a loss -w A log p, a scalar, from its gradient by the log-probs: by least squares over
     the tokens that have one; 0 where none has. A is 0 where a token does not count."""
-    gradient, advantages = gradient.double(), advantages.double()
+    products, squares = _products_and_squares(gradient.double(), advantages.double())
+    return (-products.sum() / squares.sum()).nan_to_num(0.0)
+
+
+def _products_and_squares(gradient: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
+    """g A and A^2 of the tokens that have a gradient, 0 of the others."""
     counts = finite(gradient) & finite(advantages) & (gradient != 0)
     advantages = torch.where(counts, advantages, 0.0)
-    products = torch.where(counts, gradient, 0.0) * advantages
-    return (-products.sum() / advantages.square().sum()).nan_to_num(0.0)
+    return torch.where(counts, gradient, 0.0) * advantages, advantages.square()
 
 
 class RowLayout:
@@ -380,9 +384,14 @@ class StepTokens:
         if gradient is None:
             return self._divide_by_squared_temperatures(self.ones.clone())
         sizes = [batch.mask.numel() for batch in self.batches]
-        calls = zip(gradient.split(sizes), self["A"].split(sizes), strict=True)
-        weights = [weight_of_loss(of_call, own).expand_as(own) for of_call, own in calls]
-        return self._divide_by_squared_temperatures(torch.cat(weights))
+        # Two sums a call: all else is computed of all tokens at once, for each is a launch.
+        products, squares = (
+            torch.stack([of_call.sum() for of_call in values.split(sizes)])
+            for values in _products_and_squares(gradient, self["A"])
+        )
+        weights = (-products / squares).nan_to_num(0.0)
+        of_tokens = [weight.expand(size) for weight, size in zip(weights, sizes, strict=True)]
+        return self._divide_by_squared_temperatures(torch.cat(of_tokens))
 
     def differences(self, name: str) -> tuple[Tensor, Tensor] | None:
         """log p minus the log-probs passed as "sampler", "old" or "reference" ("ratio": the old, or

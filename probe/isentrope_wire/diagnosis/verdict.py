@@ -209,8 +209,7 @@ def _heed_levels(said: _Judgement, start: float, levels: _Levels) -> _Judgement:
 
     A fall that ended below what was forecast without the control was neither stopped nor slowed.
     What added less than _OVERSHOT times what was promised did not overshoot. Where the pace decides
-    nothing, a level clearly on the promised side of both forecasts does. Of
-    a rise likewise.
+    nothing, a level clearly on the promised side of both forecasts does. Of a rise likewise.
 
     Args:
         start: entropy when it was applied, in nats.
