@@ -25,7 +25,7 @@ from tests.server.rank import Rank, step_report
 
 PRINTS_DATA = {
     "audit", "checks", "control", "doctor", "metrics", "runs", "sync", "token create",
-    "token list", "watch",
+    "token list", "top-tokens", "watch",
 }  # fmt: skip
 PRINTS_FILES = {"backup", "export", "reproduce", "restore"}
 ENDLESS_OR_TRAINING = {"demo", "mcp", "train", "up"}
@@ -92,6 +92,7 @@ def test_every_command_that_prints_data_prints_json_too(
         "control": "r",
         "metrics": "r --name x",
         "token create": "--scope read",
+        "top-tokens": "r",
         "watch": "r",
     }.get(words, "")
     result = call(f"{words} {needed} --json", environment)

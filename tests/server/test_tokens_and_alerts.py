@@ -3,13 +3,16 @@ sent."""
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from isentrope.cli.commands import top_tokens
 from isentrope.client import calls
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
@@ -149,7 +152,7 @@ def test_recurring_tokens_are_the_top_tokens_of_several_steps_by_text(
         rank, 4, again, again, token(-0.5, text=None, token_id=7), std=0.5, what_if=sums(-2.0, 1.0)
     )
     with Client(server.url, server.owner_token) as client:
-        found = client.ask(calls.recurring_tokens(rank.run_id, steps=2))
+        found = client.top_tokens(rank.run_id, steps=2)
         assert (found.steps, found.pull) == ([2, 4], 8.0)
         wait, unnamed, so = found.items  # the entropy falls, so what lowers it comes first
         assert (wait.text, wait.times, wait.steps, wait.contribution, wait.share) == (
@@ -169,6 +172,25 @@ def test_recurring_tokens_are_the_top_tokens_of_several_steps_by_text(
         assert [(one.text, one.token_id) for one in first[-2:]] == [("\ufffd", 2), ("\ufffd", 1)]
         assert first[0].text == "early"
     assert server.http.get(f"{rank.path}/tokens/recurring?steps=101").status_code == 422
+
+
+def test_terminal_lists_the_tokens_that_lower_entropy_first(server: ServerInThread) -> None:
+    rank = Rank(server)
+    empty = CliRunner().invoke(top_tokens, [rank.run_id], env=owner(server))
+    assert empty.output == f"Run {rank.run_id} has reported no top tokens yet.\n"
+    lowering = token(-3.0, text="wait\n", logprob=math.log(0.5))
+    send(rank, 1, lowering, token(1.0, text=None, kept=False), what_if=sums(-6.0, 1.0))
+    shown = CliRunner().invoke(top_tokens, [rank.run_id], env=owner(server))
+    head, _, first, second = shown.output.splitlines()
+    assert head == "Steps 1 to 1"
+    assert first.split() == ['"wait\\n"', "lowers", "50", "%", "1", "0.500", "+2.0", "100", "%"]
+    assert second.split()[:3] == ["id", "42", "raises"]
+    one = CliRunner().invoke(top_tokens, [rank.run_id, "--limit", "1", "--json"], env=owner(server))
+    assert [item["text"] for item in json.loads(one.output)["items"]] == ["wait\n"]
+
+
+def owner(server: ServerInThread) -> dict[str, str | None]:
+    return {"ISENTROPE_URL": server.url, "ISENTROPE_TOKEN": server.owner_token}
 
 
 def test_a_step_that_names_no_token_answers_with_none(server: ServerInThread, rank: Rank) -> None:

@@ -10,7 +10,7 @@ import difflib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -422,6 +422,41 @@ def checks(run: str, as_json: bool, url: str | None) -> None:
         step = str(state.step or "-")
         rows.append([state.kind, status, step, state.message or said])
     printing.print_table(["check", "status", "step", "what"], rows)
+
+
+@click.command()
+@click.argument("run")
+@click.option(
+    "--steps",
+    type=click.IntRange(1, 100),
+    default=10,
+    show_default=True,
+    help="Look at this many of the newest steps.",
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens to print."
+)
+@as_json_option
+@url_option
+def top_tokens(run: str, steps: int, limit: int, as_json: bool, url: str | None) -> None:
+    """Show which tokens of RUN change the entropy most, those that move it the way the step moves
+    it first.
+
+    share: the token's part of the pull, which is the sum over all tokens that pull that way. score:
+    S_c over its standard deviation. kept: the share of its occurrences whose gradient took part.
+    """
+    with _client(url) as client:
+        recurring = client.top_tokens(run, steps=steps)
+    items = recurring.items[:limit]
+    if as_json:
+        click.echo(printing.format_json(asdict(replace(recurring, items=items))))
+        return
+    if not recurring.steps:
+        click.echo(f"Run {run} has reported no top tokens yet.")
+        return
+    click.echo(f"Steps {recurring.steps[0]} to {recurring.steps[-1]}")
+    header = ["token", "entropy", "share", "times", "probability", "score", "kept"]
+    printing.print_table(header, [printing.top_token_row(item) for item in items])
 
 
 @click.command()

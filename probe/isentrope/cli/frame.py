@@ -37,6 +37,7 @@ COMMANDS = {
     "runs": "isentrope.cli.commands:runs",
     "sync": "isentrope.cli.commands:sync",
     "token": "isentrope_server.commands:token",
+    "top-tokens": "isentrope.cli.commands:top_tokens",
     "train": "isentrope_trainer.commands:train",
     "up": "isentrope_server.commands:up",
     "watch": "isentrope.cli.commands:watch",
@@ -44,7 +45,17 @@ COMMANDS = {
 
 GROUPS = {
     "Start": ("up", "demo", "doctor", "diagnose"),
-    "Runs": ("runs", "watch", "checks", "metrics", "control", "export", "sync", "mcp"),
+    "Runs": (
+        "runs",
+        "watch",
+        "checks",
+        "top-tokens",
+        "metrics",
+        "control",
+        "export",
+        "sync",
+        "mcp",
+    ),
     "Server": ("token", "audit", "backup", "restore"),
     "Experiments": ("train", "reproduce"),
 }

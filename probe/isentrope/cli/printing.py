@@ -15,7 +15,7 @@ from isentrope_wire.diagnosis.course import name_end
 from isentrope_wire.numbers import plain_json, printable
 
 if TYPE_CHECKING:
-    from isentrope_wire.answers import RunSummary
+    from isentrope_wire.answers import RecurringToken, RunSummary
     from isentrope_wire.control_answers import ControlVersion, Estimate
     from isentrope_wire.diagnosis.health import Preview
 
@@ -114,6 +114,32 @@ def cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return str(value)
+
+
+def top_token_row(item: RecurringToken) -> list[str]:
+    """Text, direction, share of the pull, times, probability, S_c in standard deviations, share
+    kept."""
+    direction = "raises"
+    if item.contribution < 0:
+        direction = "lowers"
+    text = f"id {cell(item.token_id)}"
+    if item.text is not None:
+        text = json.dumps(item.text, ensure_ascii=False)
+    return [
+        text,
+        direction,
+        _percent(item.share),
+        str(item.times),
+        f"{item.mean_probability:.3f}",
+        "-" if item.mean_score is None else f"{item.mean_score:+.1f}",
+        _percent(item.kept_share),
+    ]
+
+
+def _percent(share: float | None) -> str:
+    if share is None:
+        return "-"
+    return f"{100 * abs(share):.3g} %"
 
 
 def format_json(answer: object) -> str:

@@ -84,6 +84,11 @@ class Client(Connection):
         """Every check of why a run does not learn: what it found, or what would give it data."""
         return self.ask(calls.checks(run_id)).items
 
+    def top_tokens(self, run_id: str, *, steps: int = 10) -> answers.RecurringTokens:
+        """The tokens that contribute most to the entropy change of the newest `steps` steps (1 to
+        100), by their text. Contributions are in nats per unit gain: u S_c, summed."""
+        return self.ask(calls.recurring_tokens(run_id, steps=steps))
+
     def show(self, run_id: str) -> RunView:
         """The run as a picture, for the last line of a notebook's cell: health line and chart."""
         run, columns = self.run(run_id), self.metrics(run_id, _SHOWN, points=_SHOWN_POINTS)
