@@ -6,7 +6,13 @@ import pytest
 
 from isentrope.methods.targets import entrocraft_band
 from isentrope_papers import drawing, evidence
-from isentrope_papers.beyond.controllers import FIRST_SEED, Controllers, targets_of
+from isentrope_papers.beyond.controllers import (
+    FIRST_SEED,
+    Controllers,
+    deviation_of_means,
+    mean_deviation,
+    targets_of,
+)
 from isentrope_papers.figure import Check, Figure, Results, all_figures
 from isentrope_papers.report import Judged, Outcome, judge, reproduction
 from isentrope_papers.runs import Run, RunFolder, make_run
@@ -156,3 +162,14 @@ def test_controllers_have_targets_and_seeds_of_their_own() -> None:
     low, high = entrocraft_band(band, steps // 2)
     assert (low + high) / 2 == pytest.approx(targets[steps // 2 - 1])
     assert (high - low) / (high + low) == pytest.approx(0.03)
+
+
+def test_means_of_steps_leave_out_scatter(tiny_run: TinyRun, tmp_path: Path) -> None:
+    scatter, wander = np.tile([0.2, -0.2], 50), np.repeat([0.1, -0.1], 50)
+    for course, expected in ((scatter, (0.2, 0.0)), (wander, (0.1, 0.1))):
+        np.savez(
+            tmp_path / "series.npz", names=["entropy/mean"], scalars=0.45 * (1 + course[:, None])
+        )
+        run = Run(tiny_run(0), tmp_path)
+        deviations = (mean_deviation("hold, 75 %")(run), deviation_of_means("hold, 75 %")(run))
+        assert deviations == pytest.approx(expected)

@@ -8,6 +8,7 @@ authors' numbers, and a band of 3 % around the target where they have a band."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,8 @@ BAND = 0.03
 SETTLED = 0.4
 """Share of a run's steps after which it is judged."""
 CLOSE = 0.05
+TOGETHER = 10
+"""Steps of a mean, in which a batch's own scatter averages out."""
 LAST_STEPS = 50
 LEVELS = {"75 %": 0.75, "50 %": 0.5}
 ANNEAL = "anneal"
@@ -150,6 +153,7 @@ class Controllers(Figure):
                     "arm": label,
                     "seed": run.seed,
                     "deviation": None,
+                    "deviation_of_10_steps": None,
                     "within_5_percent": None,
                     "dropped": run.mean(CLIP_FRACTION) if CLIP_FRACTION in run.names else None,
                     "entropy_end": run.end(ENTROPY_MEAN, 20),
@@ -159,8 +163,9 @@ class Controllers(Figure):
                 }
                 if label != BASELINE:
                     row |= {
-                        "deviation": float(np.nanmean(off)),
-                        "within_5_percent": float(np.mean(off <= CLOSE)),
+                        "deviation": float(np.nanmean(np.abs(off))),
+                        "deviation_of_10_steps": deviation_of_means(label)(run),
+                        "within_5_percent": float(np.mean(np.abs(off) <= CLOSE)),
                     }
                 rows.append(row)
         return rows
@@ -168,47 +173,56 @@ class Controllers(Figure):
     def checks(self, results: Results) -> list[Check]:
         found = self.finished(results)
         checks = []
-        for name in [*LEVELS, ANNEAL]:
-            held = found.get(f"{HELD}, {name}")
-            if held is None:
+        for name, peer in product([*LEVELS, ANNEAL], PEERS):
+            held, others = found.get(f"{HELD}, {name}"), found.get(f"{peer}, {name}")
+            if held is None or others is None:
                 continue
-            for peer in PEERS:
-                others = found.get(f"{peer}, {name}")
-                if others is None:
-                    continue
-                of_peer, of_hold = paired(others, held, mean_deviation(name))
+            for deviation, of_what in (
+                (mean_deviation(name), ""),
+                (deviation_of_means(name), f" in means of {TOGETHER} steps"),
+            ):
+                of_peer, of_hold = paired(others, held, deviation)
                 checks.append(
                     higher(
-                        f"{name}: {peer} deviates more than twice as much as the hold",
+                        f"{name}: {peer} deviates more than twice as much as the hold{of_what}",
                         of_peer,
                         [2 * value for value in of_hold],
                         unit="of the target (the second times 2)",
                         reason="A batch's own mean entropy scatters by several percent.",
                     )
                 )
-                rewards = paired(held, others, lambda run: run.end(REWARD_MEAN, LAST_STEPS))
-                gaps = [mine - theirs for mine, theirs in zip(*rewards, strict=True)]
-                checks.append(
-                    check_at_least(
-                        f"{name}: the hold's reward is not 0.02 below that under {peer}",
-                        gaps,
-                        -0.02,
-                        unit="more reward",
-                        reason="Clipping drops tokens that teach, a bonus drops none.",
-                    )
+            rewards = paired(held, others, lambda run: run.end(REWARD_MEAN, LAST_STEPS))
+            checks.append(
+                check_at_least(
+                    f"{name}: the hold's reward is not 0.02 below that under {peer}",
+                    np.subtract(*rewards).tolist(),
+                    -0.02,
+                    unit="more reward",
+                    reason="Clipping drops tokens that teach, a bonus drops none.",
                 )
+            )
         return checks
 
 
 def mean_deviation(label: str) -> Callable[[Run], float]:
-    """The mean of `deviations`, of a run of this arm or column."""
-    return lambda run: float(np.nanmean(deviations(run, label)))
+    """The mean of `deviations` by size, of a run of this arm or column."""
+    return lambda run: float(np.nanmean(np.abs(deviations(run, label))))
+
+
+def deviation_of_means(label: str) -> Callable[[Run], float]:
+    """The same of the means of TOGETHER steps, counted from the end."""
+
+    def deviation(run: Run) -> float:
+        off = deviations(run, label)
+        means = off[len(off) % TOGETHER :].reshape(-1, TOGETHER).mean(axis=1)
+        return float(np.nanmean(np.abs(means)))
+
+    return deviation
 
 
 def deviations(run: Run, label: str) -> NDArray[np.float64]:
-    """|H - target| of the settled steps, as a share of each one's target."""
+    """H - target of the settled steps, as a share of each one's target."""
     entropies = run.series(ENTROPY_MEAN)
     targets = targets_of(label, len(entropies))
-    first = int(SETTLED * len(entropies))
-    off: NDArray[np.float64] = np.abs(entropies[first:] - targets[first:]) / targets[first:]
-    return off
+    shares: NDArray[np.float64] = entropies / targets - 1
+    return shares[int(SETTLED * len(shares)) :]
