@@ -13,6 +13,7 @@ from isentrope_papers.beyond.controllers import (
     mean_deviation,
     targets_of,
 )
+from isentrope_papers.beyond.pay import law_of
 from isentrope_papers.figure import Check, Figure, Results, all_figures
 from isentrope_papers.report import Judged, Outcome, judge, reproduction
 from isentrope_papers.runs import Run, RunFolder, make_run
@@ -173,3 +174,15 @@ def test_means_of_steps_leave_out_scatter(tiny_run: TinyRun, tmp_path: Path) -> 
         run = Run(tiny_run(0), tmp_path)
         deviations = (mean_deviation("hold, 75 %")(run), deviation_of_means("hold, 75 %")(run))
         assert deviations == pytest.approx(expected)
+
+
+def test_law_is_fitted_to_the_whole_run(tiny_run: TinyRun, tmp_path: Path) -> None:
+    entropies = np.repeat(np.linspace(0.6, 0.2, 18), 20)
+    rewards = 0.7 - 0.3 * np.exp(entropies) + np.tile([0.1, -0.1], 180)
+    np.savez(
+        tmp_path / "series.npz",
+        names=["entropy/mean", "reward/mean"],
+        scalars=np.stack([entropies, rewards], axis=1),
+    )
+    law = law_of(Run(tiny_run(0), tmp_path))
+    assert (law.a, law.b, law.r_squared) == pytest.approx((0.3, 0.7, 1.0))

@@ -13,6 +13,7 @@ from isentrope_papers.drawing import Picture, course, look, panels
 from isentrope_papers.dynamics.clipping import clipping
 from isentrope_papers.evidence import higher
 from isentrope_papers.figure import Check, Figure, Results, paired
+from isentrope_papers.mechanism.curve import Curve, fitted
 from isentrope_papers.mechanism.interventions import clip_cov
 from isentrope_papers.runs import Run
 from isentrope_papers.settings import Plan, RunSettings
@@ -24,6 +25,8 @@ FIRST_SEED = 500
 LAST_SHARE = 0.4
 """Of the anneal, as a share of the early level."""
 LAST_STEPS, LAST_EVALUATIONS = 60, 3
+LAW_POINTS = 18
+"""Parts of a run, of twenty steps each."""
 ENDS: Mapping[str, Callable[[Run], float]] = {
     "reward": lambda run: run.end(REWARD_MEAN, LAST_STEPS),
     "Avg@8": lambda run: run.end(EVAL_AVG_AT_K, LAST_EVALUATIONS),
@@ -90,7 +93,9 @@ class Pay(Figure):
 
     def columns(self, run: Run) -> dict[str, object]:
         ends = {name: value(run) for name, value in ENDS.items()}
-        return {"entropy": run.end(ENTROPY_MEAN, LAST_STEPS), **ends}
+        law = law_of(run)
+        fit = {"law_a": law.a, "law_b": law.b, "law_r2": law.r_squared}
+        return {"entropy": run.end(ENTROPY_MEAN, LAST_STEPS), **ends, **fit}
 
     def checks(self, results: Results) -> list[Check]:
         arms = self.finished(results)
@@ -104,3 +109,12 @@ class Pay(Figure):
             for label, runs in arms.items()
             for name, value in ENDS.items()
         ]
+
+
+def law_of(run: Run) -> Curve:
+    """R = -a exp(H) + b through the means of LAW_POINTS parts of the run."""
+    entropies, rewards = (
+        np.array([part.mean() for part in np.array_split(run.series(name), LAW_POINTS)])
+        for name in (ENTROPY_MEAN, REWARD_MEAN)
+    )
+    return fitted(entropies, rewards)
