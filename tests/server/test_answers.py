@@ -53,6 +53,8 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
         ("GET", "/api/v1/runs?limit=many", 422, "invalid_request"),
         ("GET", "/api/v1/runs?status=happy", 422, "invalid_request"),
         ("GET", "/api/v1/runs?cursor=***", 400, "bad_cursor"),
+        ("GET", "/api/v1/runs?q=a%00b", 422, "invalid_request"),
+        ("GET", "/api/v1/runs?sort=config.%00", 422, "invalid_request"),
     ],
 )
 def test_failures_have_one_shape(
@@ -170,6 +172,11 @@ def test_health_is_open_and_figures_are_not(server: ServerInThread) -> None:
         assert anonymous.get("/healthz").json() == {"status": "ok"}
         assert anonymous.get("/readyz").json() == {"status": "ready"}
         assert anonymous.get("/metrics").status_code == 401
+        # What balancers and uptime monitors ask with.
+        assert anonymous.head("/readyz").status_code == 200
+        assert anonymous.head("/api/v1/runs").status_code == 401
+    listed = server.http.head("/api/v1/runs")
+    assert (listed.status_code, listed.content) == (200, b"")
     assert server.http.get("/metrics").status_code == 200
 
 

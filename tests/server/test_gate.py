@@ -379,6 +379,17 @@ def test_another_program_s_cookies_of_this_host_do_not_log_a_browser_out(
         assert browser.get("/api/v1/runs", headers={"Cookie": others}).status_code == 401
 
 
+@pytest.mark.parametrize("header", ["Basic dXNlcjpwYXNzd29yZA==", "Bearer eyJhbGciOiJ9.e30.c2ln"])
+def test_what_a_proxy_asked_for_ends_no_session(server: ServerInThread, header: str) -> None:
+    own = {"Authorization": header}
+    with server.client() as browser:
+        answer = browser.get("/api/v1/runs", headers={**own, **server.session()})
+        assert answer.status_code == 200
+        assert browser.get("/api/v1/runs", headers=own).status_code == 401
+        foreign = {**own, **server.session(), "Origin": "https://elsewhere.example"}
+        assert browser.post("/logout", headers=foreign).status_code == 403
+
+
 def sign_in(
     server: ServerInThread, token: str, address: str = "/", **headers: str
 ) -> httpx.Response:

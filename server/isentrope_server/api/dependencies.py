@@ -167,13 +167,21 @@ def page_of(found: Sequence[tuple[Sequence[int], _T]], limit: int) -> Page[_T]:
 
 async def refuse_unknown_parameters(request: Request) -> None:
     """Refuse unknown query parameters instead of ignoring them: RequestValidationError names each,
-    and the route's closest one."""
+    and the route's closest one. Refuse NUL, which no database takes in a text."""
     route = request.scope["route"]
     if isinstance(route, APIRoute):
         known = set(_parameters(route.dependant))
     else:
         known = set()
-    problems = []
+    problems = [
+        {
+            "type": "string_type",
+            "loc": ("query", name[:100]),
+            "msg": "a text holds no NUL character",
+        }
+        for name, value in request.query_params.multi_items()
+        if "\0" in value
+    ]
     for name in (name for name in request.query_params if name not in known):
         nearest = difflib.get_close_matches(name, known, n=1)
         if nearest:

@@ -81,6 +81,9 @@ class Gate:
             await receive()
             await send({"type": "websocket.close", "code": 1008})
             return
+        if scope["method"] == "HEAD":
+            # No route names it; uvicorn leaves the body out.
+            scope = {**scope, "method": "GET"}
         send = _add_headers(send, sessions.security_headers(self._state.script_hashes))
         answer = await self._sign_in(scope, receive) if _is_sign_in(scope) else self._admit(scope)
         if answer is None:
@@ -91,7 +94,7 @@ class Gate:
             client = (scope.get("client") or ["?"])[0]
             if answer.status_code == 401 and (
                 _is_sign_in(scope)
-                or "authorization" in Headers(scope=scope)
+                or _has_token(Headers(scope=scope))
                 or "token" in dict(_query(scope))
             ):
                 await self._tokens.guessed(client)
@@ -122,7 +125,7 @@ class Gate:
         self, scope: Scope, headers: Headers, method: str, path: str
     ) -> Response | None:
         principal = self._tokens.find_by_header(headers.get("authorization", ""))
-        is_session = "authorization" not in headers
+        is_session = principal is None and not _has_token(headers)
         if is_session:
             principal = self._signed_in(scope, headers)
             if (
@@ -151,7 +154,7 @@ class Gate:
     def _ask_to_sign_in(self, method: str, path: str, headers: Headers) -> Response:
         if self._sessions.has_cookie(headers):
             return _unauthenticated(headers, sessions.SESSION_ENDED)
-        is_page = method == "GET" and not path.startswith("/api") and "authorization" not in headers
+        is_page = method == "GET" and not path.startswith("/api") and not _has_token(headers)
         note = ""
         if is_page and self._sessions.lost_cookies(headers):
             note = sessions.NO_COOKIES
@@ -275,6 +278,13 @@ def principal_of(scope: Scope) -> Principal:
     return principal
 
 
+def _has_token(headers: Headers) -> bool:
+    """Whether `Authorization` is meant for this server. A proxy that asks for a password, or signs
+    people in by itself, hands on the browser's Basic or a JWT of its own."""
+    scheme, _, secret = headers.get("authorization", "").partition(" ")
+    return scheme.lower() == "bearer" and not secret.strip().startswith("eyJ")
+
+
 def _query(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
@@ -296,7 +306,7 @@ def _unauthenticated(headers: Headers, note: str) -> Response:
         "unauthenticated",
         (
             f"{sessions.WRONG_TOKEN} Check ISENTROPE_TOKEN."
-            if "authorization" in headers
+            if _has_token(headers)
             else (
                 "A token is needed: set ISENTROPE_TOKEN, send Authorization: Bearer TOKEN, or open"
                 " the login address that `isentrope up` printed."
