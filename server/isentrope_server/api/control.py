@@ -3,6 +3,7 @@ is lost."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -222,15 +223,19 @@ def _etag(version: int) -> str:
     return f'"{version}"'
 
 
+_ETAG = re.compile(r'(?:W/)?"?([0-9]{1,18})(?:-\w+)?"?')
+"""Also as proxies that compress give it to clients: `W/"3"` (nginx), `"3-gzip"` (Apache)."""
+
+
 def _version_in(if_match: str | None) -> int:
     if if_match is None:
         raise PreconditionRequired(
             "If-Match must name the version the change builds on: send the ETag that GET control"
             " answers."
         )
-    version = if_match.strip().removeprefix('"').removesuffix('"')
-    if not version.isascii() or not version.isdecimal() or len(version) > 18:
+    version = _ETAG.fullmatch(if_match.strip())
+    if version is None:
         raise PreconditionFailed(
             f'If-Match must be an ETag of this control, e.g. "3"; got {if_match[:80]!r}.'
         )
-    return int(version)
+    return int(version[1])
