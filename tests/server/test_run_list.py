@@ -167,7 +167,7 @@ def test_a_list_is_sorted_by_any_column(server: ServerInThread, client: Client) 
 )
 def test_a_list_is_sorted_by_any_name(server: ServerInThread, client: Client, name: str) -> None:
     for run, number in {"b": 0.5, "a": 0.25, "c": 10.0}.items():
-        config = {name: number, "optim": {"lr": -number}, "a": "text"}
+        config = {name: number, "optim": {"lr": -number}, "a": "text", "b\0": "\0\\\0"}
         rank = Rank(server, name=run, config=config)
         rank.send(step_report(1, {"entropy/mean": 1.0, name: -number}))
     renew(server)

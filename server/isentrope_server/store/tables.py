@@ -14,6 +14,7 @@ in queries. JSON has no NaN and no infinities: their names take their place.
 from __future__ import annotations
 
 import json
+import re
 
 import sqlalchemy
 from sqlalchemy import (
@@ -58,17 +59,19 @@ class String(Text):
     impl = sqlalchemy.String
 
 
+_ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 _STRICT = json.JSONEncoder(allow_nan=False)
 """Made once: every report has a JSON column."""
 
 
 def json_text(value: object) -> str:
     """A JSON column's text: what is no number to JSON becomes `"NaN"`, `"Infinity"`,
-    `"-Infinity"`."""
+    `"-Infinity"`; NUL, on which PostgreSQL's JSON functions fail, what `strip_nul` gives."""
     try:
-        return _STRICT.encode(value)
+        text = _STRICT.encode(value)
     except ValueError:
-        return json.dumps(plain_json(value))
+        text = json.dumps(plain_json(value))
+    return _ESCAPED_NUL.sub(r"\1\\ufffd", text)
 
 
 def strip_nul(text: str) -> str:
