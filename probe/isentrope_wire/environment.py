@@ -62,12 +62,12 @@ def read_lock(lock: IO[str]) -> dict[str, str]:
 
 def _read_home(what: str) -> str | None:
     """Where neither address is set: that of the server with the same home."""
-    if _address("ISENTROPE_URL") or _address("ISENTROPE_GRPC"):
+    if _value_of("ISENTROPE_URL") or _value_of("ISENTROPE_GRPC"):
         return None
     return (server_of(home()) or {}).get(what)
 
 
-def _address(variable: str) -> str:
+def _value_of(variable: str) -> str:
     """What the variable holds, without blanks and line ends around it."""
     return os.environ.get(variable, "").strip()
 
@@ -75,14 +75,14 @@ def _address(variable: str) -> str:
 def url() -> str:
     """`ISENTROPE_URL`: the server's REST API and pages; else that of the server with the same home,
     or the default one."""
-    return (_address("ISENTROPE_URL") or _read_home("url") or DEFAULT_URL).rstrip("/")
+    return (_value_of("ISENTROPE_URL") or _read_home("url") or DEFAULT_URL).rstrip("/")
 
 
 def pages_of(target: str) -> str | None:
     """The address of the pages of the server whose ingest is at `target`; None where it is another
     than the one that is meant without settings, and `ISENTROPE_URL` is not set."""
     meant = _read_home("grpc") or DEFAULT_GRPC
-    if _address("ISENTROPE_URL") or host_and_port(target) == meant:
+    if _value_of("ISENTROPE_URL") or host_and_port(target) == meant:
         return url()
     return None
 
@@ -111,7 +111,7 @@ def keep_delivered_seconds() -> float:
 def grpc_target() -> str:
     """`ISENTROPE_GRPC`: host:port of the server's ingest, behind `https://` where it is encrypted;
     else that of the server with the same home, or the default one."""
-    target = _address("ISENTROPE_GRPC") or _read_home("grpc") or DEFAULT_GRPC
+    target = _value_of("ISENTROPE_GRPC") or _read_home("grpc") or DEFAULT_GRPC
     if is_encrypted(target):
         return f"{_ENCRYPTED}{host_and_port(target)}"
     return host_and_port(target)
@@ -184,7 +184,8 @@ def token() -> str | None:
                 "it, or unset the variable."
             )
         return found
-    return os.environ.get("ISENTROPE_TOKEN") or _token_in(owner_token_file())
+    # A secret that was made by `echo` ends in a line break.
+    return _value_of("ISENTROPE_TOKEN") or _token_in(owner_token_file())
 
 
 def token_source() -> str:

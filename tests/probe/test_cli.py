@@ -66,6 +66,15 @@ def test_as_a_process_it_ends_with_the_status_and_the_sentence() -> None:
     )
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1)
     assert environment["ISENTROPE_URL"] in result.stderr
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [*command[:-1], "--version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert result.stderr == "Error: The output: No space left on device.\n"
 
 
 def test_runs_are_listed(server: RunningServer, run: str) -> None:
@@ -357,6 +366,7 @@ def test_wrong_use_is_one_sentence_and_exit_status_2_before_any_server_is_asked(
         (["runs"], {"ISENTROPE_URL": "no address"}, "no address"),
         (["metrics", "nobody", "--name", "entropy/mean"], {}, "nobody"),
         (["metrics", "countdown"], {}, RUN),
+        (["export", RUN, "--out", "/no/such/folder/x.csv"], {}, "No such file or directory"),
         (["metrics", RUN, "--name", "entropy/maen"], {}, "entropy/mean"),
         (["metrics", RUN, "--name", "entropy/maen"], {}, f"`isentrope metrics {RUN}`"),
     ],
@@ -369,7 +379,7 @@ def test_a_failure_is_one_sentence_and_exit_status_1(
     assert word in result.stderr
 
 
-@pytest.mark.parametrize("token", ["é", "two words", " leading", "line\nbreak"])
+@pytest.mark.parametrize("token", ["é", "two words", "line\nbreak"])
 def test_a_token_that_cannot_be_one_is_wrong_use(server: RunningServer, token: str) -> None:
     result = isentrope_command(server, "runs", ISENTROPE_TOKEN=token)
     assert_one_sentence(result, 2)
@@ -381,6 +391,11 @@ def test_a_token_that_cannot_be_one_is_wrong_use(server: RunningServer, token: s
         True,
         False,
     )
+
+
+def test_a_line_break_behind_a_token_is_none_of_it(server: RunningServer, run: str) -> None:
+    result = isentrope_command(server, "runs", ISENTROPE_TOKEN=f"{server.token}\n")
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 def test_a_sync_with_a_token_that_cannot_be_sent_is_one_sentence(
@@ -533,6 +548,11 @@ def test_missing_extra_is_named_with_its_installation(
         result.output == f"Error: `isentrope {name}` needs the extra server,dashboard:"
         f" {install_command('server,dashboard')} (there is no fastapi).\n"
     )
+
+
+def test_a_terminal_may_lack_letters() -> None:
+    result = CliRunner(charset="latin-1").invoke(frame.main, ["control", "--help"])
+    assert "µ\\u207b in standard deviations" in result.stdout
 
 
 def test_help_lists_each_command_once() -> None:

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import math
+import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,19 @@ def test_the_answer_is_a_download_and_needs_a_token(
         )
     assert (unknown_token.value.status, unknown_format.value.status) == (401, 422)
     assert list(tmp_path.glob(".*partial")) + list(tmp_path.glob("refused")) == []
+
+
+def test_a_pipe_is_written_to(still_server: ServerInThread, client: Client, tmp_path: Path) -> None:
+    rank, pipe = Rank(still_server), tmp_path / "pipe"
+    rank.report(0, x=1.0)
+    os.mkfifo(pipe)
+    both_ends = os.open(pipe, os.O_RDWR)
+    try:
+        count = client.export(rank.run_id, pipe, format="jsonl")
+        assert json.loads(os.read(both_ends, count))["x"] == 1.0
+        assert pipe.is_fifo()
+    finally:
+        os.close(both_ends)
 
 
 def test_report_packed_between_two_pieces_is_exported_once(

@@ -6,7 +6,10 @@ error is one sentence on stderr."""
 
 from __future__ import annotations
 
+import errno
+import io
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -81,6 +84,12 @@ _EXTRA_OF_COMMAND = {
 """Extras of commands that need another one than the rest of their package."""
 _WHOLE_SENTENCE = 200
 """Characters: the first sentence of a command's help is not cut."""
+_FAULTS_OF_FILES = frozenset(
+    {
+        *(errno.EACCES, errno.EDQUOT, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOENT),
+        *(errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS),
+    }
+)
 _COMMAND_IN_USE = "isentrope.command_in_use"
 
 
@@ -180,6 +189,9 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
 def main() -> None:
     """See a policy's entropy collapse coming, name the tokens that cause it, steer the run while it
     is live."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal or a pipe may not be UTF-8: names are shown as `\\u5b9e` there.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def commit_of_code() -> str:
@@ -217,6 +229,11 @@ def _errors_in_one_sentence() -> Iterator[None]:
         raise WronglyUsed(str(error)) from error
     except IsentropeError as error:
         raise Failed(str(error)) from error
+    except OSError as error:
+        # Others, as a closed pipe, are click's or a bug.
+        if error.errno not in _FAULTS_OF_FILES:
+            raise
+        raise Failed(f"{error.filename or 'The output'}: {error.strerror}.") from error
 
 
 def _command_of_a_clone() -> click.Command:

@@ -194,7 +194,8 @@ class Client(Connection):
         written as it arrives, however long the run.
 
         Args:
-            to: A path, at which a file appears only when it is complete, or an open binary file.
+            to: A path, at which a file appears only when it is complete, or an open binary file. A
+                pipe or a device is written to.
             format: parquet, csv or jsonl.
             names: Only these metrics; None: all.
             labels: Also columns `control_version` and `labels`, a JSON object such as
@@ -207,6 +208,10 @@ class Client(Connection):
         if not isinstance(to, str | os.PathLike):
             return self._download(call, to)
         complete = Path(to)
+        if complete.exists() and not complete.is_file():
+            # A file that is renamed to it would take its place.
+            with complete.open("wb") as file:
+                return self._download(call, file)
         partial = complete.with_name(f".{complete.name}.{os.getpid()}.partial")
         try:
             with partial.open("wb") as file:
