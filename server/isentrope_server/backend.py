@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.errors import StartupError
-from isentrope_server.home import locked_home, make_private_file
+from isentrope_server.home import locked_database, locked_home, make_private_file
 from isentrope_server.live import Hub, Notifications
 from isentrope_server.security.tokens import (
     GOOD_OWNER_TOKEN,
@@ -100,10 +100,13 @@ class Backend:
 async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
     """Lock the home, migrate the database, start the writer; stop and unlock at the end. The
     message of a StartupError is the one sentence to show."""
-    with locked_home(settings.home, settings.local_url, settings.local_grpc):
+    database = Database(settings.resolved_database_url)
+    with (
+        locked_home(settings.home, settings.local_url, settings.local_grpc),
+        locked_database(database.file),
+    ):
         hub = Hub(asyncio.get_running_loop())
         tokens = TokenBook()
-        database = Database(settings.resolved_database_url)
         if database.is_shared:
             notifications = Notifications(database, hub, tokens.reload)
         else:
@@ -163,9 +166,8 @@ def _migrate(database: Database, settings: Settings) -> None:
         ) from error
     except OtherTables as error:
         raise StartupError(
-            f"The database {settings.database_name} can't be used: {error}. Export its runs with"
-            " the version that wrote them and move it aside, or set ISENTROPE_HOME or"
-            " ISENTROPE_DATABASE_URL to another place."
+            f"The database {settings.database_name} can't be used: {error}, or set"
+            " ISENTROPE_HOME or ISENTROPE_DATABASE_URL to another place."
         ) from error
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         cause = str(getattr(error, "orig", None) or error).strip().replace("\n", " ")

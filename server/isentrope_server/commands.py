@@ -197,7 +197,7 @@ def restore(file: Path) -> None:
 
     The database that was there is kept under another name.
     """
-    from isentrope_server.home import locked_home, running_server_url
+    from isentrope_server.home import locked_database, locked_home, running_server_url
     from isentrope_server.store import backups
 
     settings = _settings()
@@ -206,8 +206,9 @@ def restore(file: Path) -> None:
             f"The server at {url} uses the home {settings.home}. Stop it, then restore; trainers"
             " keep their reports."
         )
-    with locked_home(settings.home, settings.local_url):
-        restored = backups.restore(file, _sqlite_file(settings))
+    database = _sqlite_file(settings)
+    with locked_home(settings.home, settings.local_url), locked_database(database):
+        restored = backups.restore(file, database)
     at = restored.newest_report_at
     if at is None:
         until = "none"

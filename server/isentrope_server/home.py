@@ -40,6 +40,33 @@ def locked_home(home: Path, url: str, grpc: str = "") -> Iterator[None]:
             _write_lock(lock, None)
 
 
+@contextmanager
+def locked_database(file: Path | None) -> Iterator[None]:
+    """Lock SQLite's file, by a file beside it: servers of several homes may name it by its URL.
+    StartupError: another one uses it. None: a database server, which has locks of its own."""
+    if file is None:
+        yield
+        return
+    real = file.resolve()
+    try:
+        descriptor = os.open(f"{real}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StartupError(
+            f"The database {file} must be in a folder this user can write to: {error.strerror}. "
+            "Check the file and its permissions, or set ISENTROPE_HOME or ISENTROPE_DATABASE_URL."
+        ) from error
+    with os.fdopen(descriptor) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartupError(
+                f"A server with another home already uses the database {file}: a file of SQLite "
+                "has one server. Stop it, or set ISENTROPE_DATABASE_URL to another file; servers "
+                "share a PostgreSQL."
+            ) from None
+        yield
+
+
 def check_unlocked(home: Path) -> None:
     """Raise StartupError where the home belongs to a running server. Call it before the ports are
     opened: that server has opened them, too."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import threading
@@ -45,6 +46,22 @@ server:/vol /home/ada nfs4 rw 0 0
 server:/vol /mnt/with\\040blank cifs rw 0 0
 tmpfs /home/ada/fast tmpfs rw 0 0
 """
+
+
+def test_a_file_has_one_server(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "one")
+    settings = Settings(home=tmp_path / "one", token=None)
+    other = Settings(home=tmp_path, token=None, database_url=f"sqlite:///{link}/isentrope.db")
+
+    async def start() -> None:
+        async with backend.open_backend(settings):
+            with pytest.raises(StartupError, match="another home already uses"):
+                await backend.open_backend(other).__aenter__()
+        async with backend.open_backend(other):
+            pass
+
+    asyncio.run(start())
 
 
 @pytest.fixture
@@ -132,7 +149,10 @@ def test_only_its_owner_can_read_a_new_database_wherever_it_lies(
             Rank(server).report(0, x=1.0)
             name, folder = name or "isentrope.db", tmp_path / "elsewhere" if name else home
             found = sorted(folder.glob(f"{name}*"))
-            assert [file.name for file in found] == [name, f"{name}-shm", f"{name}-wal"]
+            assert [file.name for file in found] == [
+                name,
+                *(f"{name}{suffix}" for suffix in ("-shm", "-wal", ".lock")),
+            ]
             assert {file.stat().st_mode & 0o777 for file in found} == {0o600}
     finally:
         os.umask(before)
