@@ -16,7 +16,13 @@ from sqlalchemy.schema import CreateTable
 from isentrope_server.backend import open_backend
 from isentrope_server.errors import NotFound, StartupError
 from isentrope_server.settings import Settings
-from isentrope_server.store.database import Database, newest_version, upgrade, version_of
+from isentrope_server.store.database import (
+    Database,
+    OtherTables,
+    newest_version,
+    upgrade,
+    version_of,
+)
 from isentrope_server.store.tables import deleted_runs, metadata
 from isentrope_server.store.writer import ControlChanged, Event, Transaction, Writer, WriterStopped
 from tests.server.conftest import MakeServer
@@ -77,6 +83,22 @@ def test_database_of_another_version_is_refused(
         StartupError, match=f"another version of Isentrope {revisions}. Export its runs"
     ):
         asyncio.run(start())
+
+
+@pytest.mark.parametrize("left", ["runs", "alembic_version"])
+def test_another_program_s_database_is_refused(database: Database, left: str) -> None:
+    # MLflow's has both tables.
+    with database.writing_engine.begin() as connection:
+        metadata.drop_all(connection)
+        connection.execute(text("UPDATE alembic_version SET version_num = 'bda7b8c39065'"))
+        if left == "runs":
+            connection.execute(text("DROP TABLE alembic_version"))
+            connection.execute(text("CREATE TABLE runs (run_uuid VARCHAR(32))"))
+    with (
+        pytest.raises(OtherTables, match=f"another program's, which has a table '{left}'"),
+        database.writing_engine.begin() as connection,
+    ):
+        upgrade(connection)
 
 
 def test_work_that_fails_undoes_itself_and_nothing_else(database: Database) -> None:

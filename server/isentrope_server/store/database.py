@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -39,6 +40,7 @@ from sqlalchemy import (
     Update,
     create_engine,
     event,
+    inspect,
     literal_column,
     make_url,
     select,
@@ -48,7 +50,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.pool import NullPool
 
 from isentrope_server.store.sqlite_file import OpenedFile
-from isentrope_server.store.tables import json_text
+from isentrope_server.store.tables import json_text, metadata
 from isentrope_wire.environment import MOUNTS, NETWORK_FILE_SYSTEMS, file_system_of
 from isentrope_wire.errors import IsentropeError
 from isentrope_wire.numbers import printable, read
@@ -359,20 +361,33 @@ def give_back_pages(connection: Connection) -> None:
 
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
+_REVISION = re.compile("[0-9]{4}")
 
 
 class OtherTables(IsentropeError, RuntimeError):
-    """The database has the tables of another version of Isentrope."""
+    """The database has the tables of another version of Isentrope, or of another program; the
+    message says what to do."""
 
 
 def upgrade(connection: Connection) -> None:
     """Create the tables where there are none, in the caller's transaction. OtherTables: there are
-    those of another version."""
+    those of another version or program."""
     hold_for_writing(connection, ())
     found, wanted = version_of(connection), newest_version()
+    others: Collection[str] = ()
+    if found is None:
+        others = metadata.tables.keys() & set(inspect(connection).get_table_names())
+    elif not _REVISION.fullmatch(found):
+        others = ("alembic_version",)
+    if others:
+        raise OtherTables(
+            f"it is another program's, which has a table {min(others)!r} there. Make a database of"
+            " its own for Isentrope"
+        )
     if found not in (None, wanted):
         raise OtherTables(
-            f"it has the tables of another version of Isentrope ({found}, this one has {wanted})"
+            f"it has the tables of another version of Isentrope ({found}, this one has {wanted})."
+            " Export its runs with the version that wrote them and move it aside"
         )
     config = Config()
     # Alembic reads % as interpolation.
