@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from isentrope_server.store.database import SQLITE, add_driver
 from isentrope_wire import environment
-from isentrope_wire.errors import install_command
+from isentrope_wire.errors import ConfigurationError, install_command
 
 _SEGMENT = re.compile(r"(?!_dash)[\w.~@+%-]+", re.ASCII)
 OWN_PATHS = frozenset(
@@ -102,7 +102,18 @@ class Settings(BaseSettings):
     """Time without a message on a Watch stream after which a heartbeat is sent."""
 
     def __init__(self, **values: Any) -> None:
-        super().__init__(_secrets_dir=os.environ.get("ISENTROPE_SECRETS_DIR") or None, **values)
+        folder = os.environ.get("ISENTROPE_SECRETS_DIR") or None
+        if folder is not None and not Path(folder).is_dir():
+            raise ConfigurationError(f"ISENTROPE_SECRETS_DIR names {folder}, which is no folder.")
+        super().__init__(_secrets_dir=folder, **values)
+
+    @field_validator("http_port", "grpc_port", mode="before")
+    @classmethod
+    def _not_of_a_service(cls, port: object, field: ValidationInfo) -> object:
+        # Kubernetes sets ISENTROPE_GRPC_PORT to tcp://10.0.0.1:7071 for a Service isentrope-grpc.
+        if isinstance(port, str) and "://" in port:
+            return cls.model_fields[field.field_name or ""].default
+        return port
 
     @field_validator("home")
     @classmethod
@@ -123,6 +134,18 @@ class Settings(BaseSettings):
                 f"a path of the server's own begins with /{segments[0]}: choose another"
             )
         return "".join(f"/{segment}" for segment in segments)
+
+    @field_validator("public_url")
+    @classmethod
+    def _is_an_address(cls, public_url: str | None) -> str | None:
+        if public_url is not None and not re.fullmatch(
+            r"https?://[^\s/?#]*[^\s/?#:](:\d+)?(/[^\s?#]*)?", public_url, re.IGNORECASE
+        ):
+            raise ValueError(
+                "expected an address of pages, such as https://isentrope.example, got"
+                f" {public_url!r}"
+            )
+        return public_url
 
     @field_validator("notify", mode="before")
     @classmethod
@@ -158,7 +181,8 @@ class Settings(BaseSettings):
     def _names_a_database(cls, database_url: str | None) -> str | None:
         if database_url is not None:
             try:
-                add_driver(make_url(database_url)).get_dialect().import_dbapi()
+                url = make_url(database_url)
+                add_driver(url).get_dialect().import_dbapi()
             except (
                 ArgumentError,
                 ImportError,
@@ -169,6 +193,8 @@ class Settings(BaseSettings):
                     " sqlite:////data/isentrope.db or postgresql://user:password@host/isentrope"
                     f" ({install_command('postgres')})"
                 ) from None
+            if url.get_backend_name() == SQLITE and url.database in (None, "", ":memory:"):
+                raise ValueError("SQLite needs a file, e.g. sqlite:////data/isentrope.db")
         return database_url
 
     @property

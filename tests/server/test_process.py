@@ -181,9 +181,17 @@ def test_a_port_in_use_is_named_with_its_option(tmp_path: Path, option: str) -> 
         ({"HOST": "192.0.2.1", "INSECURE_I_KNOW": "1"}, ("192.0.2.1", "--host")),
         ({"HTTP_PORT": "17345", "GRPC_PORT": "17345"}, ("both 17345",)),
         ({"HTTP_PORT": "seventy"}, ("ISENTROPE_HTTP_PORT",)),
+        # As Kubernetes sets it for a Service isentrope-http; the other setting is refused.
+        (
+            {"HTTP_PORT": "tcp://10.0.0.1:80", "HOST": "192.0.2.1", "INSECURE_I_KNOW": "1"},
+            ("--host",),
+        ),
         ({"DATABASE_URL": "bogus://user:secret:@host/x"}, ("ISENTROPE_DATABASE_URL",)),
         ({"DATABASE_URL": "notaurl:secret:"}, ("ISENTROPE_DATABASE_URL",)),
         ({"ALLOWED_HOSTS": "not-json"}, ("allowed_hosts",)),
+        ({"DATABASE_URL": "sqlite://"}, ("ISENTROPE_DATABASE_URL", "needs a file")),
+        ({"PUBLIC_URL": "hub.example"}, ("ISENTROPE_PUBLIC_URL", "https://")),
+        ({"SECRETS_DIR": "/no/such/folder"}, ("ISENTROPE_SECRETS_DIR",)),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named(
