@@ -273,10 +273,9 @@ def _answer_every_address(app: FastAPI, dash_app: Dash) -> None:
         ).decode()  # where %2F is none of the path's own
         run_path, _, tab = path.rpartition("/")
         if tab in run.TABS and View(path=run_path).run_id is not None:
+            rest = ""
             if request.url.query:
                 rest = f"&{request.url.query}"
-            else:
-                rest = ""
             return RedirectResponse(views.link_to(f"{run_path}?tab={tab}{rest}"))
         if page_at(View(path=path)) is not None:
             return HTMLResponse(_shell(dash_app, request))

@@ -84,10 +84,9 @@ def told_apart(value: float | None, span: float = 0.0) -> str:
     if size < WHOLE and value == int(value):
         return f"{int(value):,}".replace("-", MINUS)
     power = math.floor(math.log10(size))
+    more = 0
     if 0 < span < size:
         more = math.ceil(math.log10(size / span))
-    else:
-        more = 0
     digits = min(17, _DIGITS + more)
     if not -5 <= power < 15:
         mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
@@ -168,10 +167,9 @@ def _parts(control: Control, *, parameters: bool = True, bounds: bool = False) -
     """Each part of a control in words, by its name: its parameters that are not at their default,
     the bounds of what it holds."""
     held = control.held
+    guard = {}
     if control.guard == "revert":
         guard = {"guard": control.guard}
-    else:
-        guard = {}
     parts = guard | {
         "method": method(control.method),
         "µ₋": threshold(control.mu_low),

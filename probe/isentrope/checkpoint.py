@@ -106,10 +106,9 @@ def resume(
         if state:
             own = _checked(state)
             # A decision about another run's control does not fit this one's.
+            action = None
             if own.run_id == parts.config.run_id:
                 action = own.next
-            else:
-                action = None
             mine = ResumeMessage(state=state if parts.config.rank == 0 else None, action=action)
     except CheckpointError as error:
         own_error, mine = error, ResumeMessage(error=str(error))
@@ -120,10 +119,9 @@ def resume(
         if message.error:
             raise CheckpointError(f"Rank {rank} can't continue from its state: {message.error}")
     if messages[0].state is None:
+        where = " on rank 0, which counts for all"
         if len(messages) == 1:
             where = ""
-        else:
-            where = " on rank 0, which counts for all"
         logger.warning(
             "There is no probe state to continue from%s: calibration, alerts and control (%s) are"
             " those of a new run.",

@@ -215,10 +215,9 @@ def _timeout_of(group: ProcessGroup | None) -> timedelta | None:
     """The timeout of the run's own group, for rank 0 may evaluate or save for long; None, torch's
     default, if unknown."""
     members = group or dist.group.WORLD
+    options = None
     if members is not None:
         options = getattr(members._get_backend(_device_of(group)), "options", None)
-    else:
-        options = None
     timeout: timedelta | None = getattr(options, "_timeout", None)
     return timeout
 
@@ -343,10 +342,9 @@ class RankExchange:
                 self._requested = None
         else:
             self._capacity = 2 * end
+        action = None
         if action_bytes:
             action = Action.decode(message[_HEADER.size : control_at])
-        else:
-            action = None
         has_gated = None if gated < 0 else bool(gated)
         return StepStart(self._requested, now, action, has_gated)
 

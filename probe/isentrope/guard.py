@@ -104,10 +104,9 @@ def _is_handler(frame: FrameType) -> bool:
         return True
     code = frame.f_code
     count = code.co_argcount + code.co_kwonlyargcount + 2  # and what *arguments hold
+    given = []
     if frame.f_back is not None:
         given = [*frame.f_locals.values()][:count]
-    else:
-        given = []
     return any(
         one is frame.f_back or (isinstance(one, tuple) and frame.f_back in one) for one in given
     )

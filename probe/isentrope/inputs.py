@@ -146,10 +146,9 @@ def broadcast_advantages(
             f"advantages must be one per token {list(logprobs.shape)}{per_sequence}, got "
             f"{list(advantages.shape)}."
         )
+    per_sequence = ""
     if logprobs.dim() == 2:
         per_sequence = f" or one per sequence [{logprobs.shape[0]}]"
-    else:
-        per_sequence = ""
     raise InputError(
         f"advantages must be one per token {list(logprobs.shape)}{per_sequence}, got"
         f" {list(advantages.shape)}."
@@ -167,7 +166,9 @@ def first_pass_parts(
     scores: TokenScores | Sequence[TokenScores], mask: Tensor | Sequence[Tensor] | None
 ) -> tuple[list[TokenScores], list[Tensor]]:
     """The parts of a first pass and their masks as bool."""
-    parts = [scores] if isinstance(scores, TokenScores) else scores
+    parts = scores
+    if isinstance(scores, TokenScores):
+        parts = [scores]
     if not isinstance(parts, Sequence) or not all(isinstance(part, TokenScores) for part in parts):
         raise InputError(
             "first_pass takes TokenScores, such as probe.score gives, or a list of them; got"

@@ -150,10 +150,9 @@ def announce(config: ProbeConfig) -> None:
 
 def page_of(config: ProbeConfig) -> str:
     """The address of the run's page; empty where it has none, or that is not known."""
+    pages = None
     if config.mode == "online":
         pages = environment.pages_of(config.grpc_target)
-    else:
-        pages = None
     if pages is None:
         return ""
     return f"{pages}/runs/{config.run_id}"
@@ -240,7 +239,9 @@ def error_leaving_child() -> BaseException | None:
 def _add_output(error: str) -> str:
     """The error of a failed run with the last lines of its output, as far as there is room."""
     room = ERROR_CHARACTERS - len(error) - len(OUTPUT)
-    output = last_output() if room > 0 else ""
+    output = ""
+    if room > 0:
+        output = last_output()
     if output:
         return f"{error}{OUTPUT}{output[-room:]}"
     return error

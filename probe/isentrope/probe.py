@@ -406,8 +406,6 @@ class Probe:
                 parts, masks = inputs.first_pass_parts(scores, mask)
                 if parts:
                     sums = threshold_sums(parts, masks)
-                else:
-                    sums = None
             finally:
                 # Also when this rank's can't be read: the others wait for it.
                 self._ranks.first_pass(sums)

@@ -167,10 +167,9 @@ def _number_or_text(value: Any) -> object:
 def _shortest(value: Any) -> object:
     """What an array or number holds. Of a float32 the shortest decimal, 0.0001 instead of
     9.999999747378752e-05, for that is what was written."""
+    detached = value
     if hasattr(value, "detach"):
         detached = value.detach().cpu()
-    else:
-        detached = value
     is_single = str(detached.dtype).removeprefix("torch.") == "float32"
     if math.prod(detached.shape) == 1 and is_single:
         return float(f"{detached.item():.7g}")

@@ -56,7 +56,9 @@ def encode_payload(message: reports.Payload) -> bytes:
 def decode_payload(payload: bytes) -> reports.Payload:
     """Read one message back; CodecError: the bytes are no payload of this protocol version, or a
     field has a value that the dataclass can't have."""
-    number = payload[0] if payload else 0
+    number = 0
+    if payload:
+        number = payload[0]
     if not 1 <= number <= len(_KINDS):
         raise CodecError(
             f"The payload is none of protocol version {reports.PROTOCOL_VERSION}; bring probe and"
@@ -272,10 +274,9 @@ class _Rounded(msgspec.Struct, array_like=True):
             0.0 if number is None or not math.isfinite(number) else number for number in numbers
         ]
         largest = max(map(abs, finite), default=0.0)
+        scale = 0.0
         if largest > _SMALLEST:
             scale = _PARTS / largest
-        else:
-            scale = 0.0
         return cls(largest, _column("h", [round(scale * number) for number in finite]).tobytes())
 
     def read(self, states: bytes) -> tuple[float | None, ...]:

@@ -43,8 +43,7 @@ def install_command(extra: str = "") -> str:
     origin = urlsplit(noted.get("url", ""))
     if origin.scheme == "file":
         source = unquote(origin.path)
+        editable = ""
         if noted.get("dir_info", {}).get("editable"):
             editable = "--editable "
-        else:
-            editable = ""
     return f"pip install {editable}{shlex.quote(source + (f'[{extra}]' if extra else ''))}"

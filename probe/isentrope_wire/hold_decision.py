@@ -115,7 +115,9 @@ def distrust(calibrated: Calibrated, gain: float | None, *, acting: bool) -> str
         lost = agreement < SIGN_AGREEMENT_TO_BEGIN and (r2 is None or r2 < SIGN_AGREEMENT_TO_BEGIN)
     if not lost:
         return ""
-    explained = "unknown" if r2 is None else f"{r2:.2f}"
+    explained = "unknown"
+    if r2 is not None:
+        explained = f"{r2:.2f}"
     return (
         f"The prediction's sign was right in {agreement:.0%} of the steps, and its R² is"
         f" {explained}."
@@ -381,7 +383,9 @@ def _side_to_clip(missing: float, band: float, state: HoldState) -> Scope | None
         wanted = Scope.DECREASING
     else:
         wanted = Scope.INCREASING
-    least = 0.0 if wanted == state.scope else band
+    least = band
+    if wanted == state.scope:
+        least = 0.0
     if abs(missing) > least:
         return wanted
     return None
@@ -398,10 +402,9 @@ def _bonus(state: HoldState, measured: Measured, wanted_unit: float, step: float
     wanted = (wanted_unit - unclipped) / effect
     last = state.bonus
     if last is None:
+        acted = unclipped
         if state.plans:
             acted = state.plans[-1].unit_prediction
-        else:
-            acted = unclipped
         last = (acted - unclipped) / effect
     reach = max(step / effect, abs(last) / 2)
     moved = min(max(wanted, last - reach), last + reach)
@@ -414,10 +417,9 @@ def _threshold(
     """The threshold of the next step: the solved one, as far as one step may move it. Below
     `lowest` no more is clipped."""
     begins = min(_furthest_score(curve), hold.mu_max)
+    last = begins
     if state.mu is not None and state.scope == scope:
         last = min(state.mu, begins)
-    else:
-        last = begins
     mu = min(max(solved, (last - SLEW_STEP) / SLEW_FACTOR), last * SLEW_FACTOR + SLEW_STEP)
     return min(max(mu, lowest), hold.mu_max)
 
@@ -452,7 +454,9 @@ def _solve(
 ) -> tuple[float, bool]:
     """The highest threshold within bounds that reaches `wanted` and True, else the one that comes
     nearest."""
-    sign = 1 if scope == Scope.DECREASING else -1
+    sign = 1
+    if scope != Scope.DECREASING:
+        sign = -1
 
     def missing(mu: float) -> float:
         return sign * (wanted - reached(mu))

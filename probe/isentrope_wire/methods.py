@@ -88,14 +88,15 @@ class Parameter:
             return f"one of {', '.join(self.choices)}"
         lowest = ""
         if self.minimum is not None:
+            above = "of at least"
             if self.minimum_excluded:
                 above = "above"
-            else:
-                above = "of at least"
             lowest = f"{above} {self.minimum:g}"
         highest = ""
         if self.maximum is not None:
-            joined = "and " if lowest else ""
+            joined = ""
+            if lowest:
+                joined = "and "
             highest = f"{joined}at most {self.maximum:g}"
         words = ["a whole number" if self.whole else "a finite number", lowest, highest]
         return " ".join(word for word in words if word)
@@ -734,10 +735,9 @@ def checked_parameters(of: Method, given: Mapping[str, object]) -> dict[str, Val
     that the method does not have, or the value it can't take."""
     unknown = sorted(str(name) for name in given if name not in of.parameters)
     if unknown:
+        has = "no parameters"
         if of.parameters:
             has = f"the parameters {', '.join(of.parameters)}"
-        else:
-            has = "no parameters"
         raise ConfigurationError(f"The method {of} has {has}; got {', '.join(unknown)[:200]}.")
     return {name: of.parameters[name].check(value) for name, value in given.items()}
 

@@ -253,10 +253,9 @@ class WhatIfCurve:
         if far < len(distances):
             in_doubt -= self._magnitude(mu_low, mu_high, distances[far], inner=False)
         more, fewer = sum_beyond(max(first - 1, 0)), sum_beyond(first)
+        part = 1.0
         if first:
             part = (most - fewer.tokens) / (more.tokens - fewer.tokens)
-        else:
-            part = 1.0
         return _Beyond(
             tokens=min(most, clipped.tokens),
             change=fewer.change + part * (more.change - fewer.change),
@@ -377,10 +376,9 @@ def evaluate_control(
         low.change_bound + high.change_bound,
     )
     wanted = control.number("ratio") * sums.tokens
+    share = 0.0
     if band.tokens:
         share = min(wanted / band.tokens, 1.0)
-    else:
-        share = 0.0
     return _drop_tokens(
         sums,
         _Beyond(*(share * one for one in band)),

@@ -63,10 +63,9 @@ async def _send(backend: Backend, url: str, notice: DueNotice, destination: str)
         run_id=notice.run_id,
     ):
         return
+    kind = "warning"
     if notice.alert.level is AlertLevel.ACT:
         kind = "failure"
-    else:
-        kind = "warning"
     body = body_of(notice, backend.settings.pages_url)
     if await _sent(url, title_of(notice), body, kind):
         await backend.write(

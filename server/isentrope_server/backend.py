@@ -107,10 +107,9 @@ async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
     ):
         hub = Hub(asyncio.get_running_loop())
         tokens = TokenBook()
+        notifications = None
         if database.is_shared:
             notifications = Notifications(database, hub, tokens.reload)
-        else:
-            notifications = None
         if notifications is None:
             writer = Writer(database.writing_engine, hub.publish)
         else:

@@ -98,7 +98,9 @@ def _store(
     digests: Sequence[tuple[Run, RunDigest, Basis | None]], transaction: Transaction
 ) -> None:
     for run, digest, basis in digests:
-        kept = None if basis is None else asdict(basis)
+        kept = None
+        if basis is not None:
+            kept = asdict(basis)
         runs.store_digest(transaction.connection, run, digest, kept, time.time())
 
 

@@ -104,10 +104,9 @@ def _write_lock(lock: IO[str], held: dict[str, object] | None) -> None:
 
 
 def _refuse_used_home(home: Path, held: dict[str, str]) -> StartupError:
+    owner = ""
     if {"pid", "url"} <= held.keys():
         owner = f" (process {held['pid']}, {held['url']})"
-    else:
-        owner = ""
     return StartupError(
         f"Another Isentrope server{owner} already uses the home {home}: trainings report to it"
         " as they are. For a second server, set ISENTROPE_HOME to a home of its own and give"

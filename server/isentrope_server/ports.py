@@ -69,7 +69,9 @@ def grpc_address(host: str, port: int) -> str:
         address, free_port, *rest = found.getsockname()
     if ":" not in address:
         return f"{address}:{port or (free_port if address == _ANY_IPV4 else 0)}"
-    scope = f"%{rest[1]}" if rest[1] else ""
+    scope = ""
+    if rest[1]:
+        scope = f"%{rest[1]}"
     return f"[{address}{scope}]:{port}"
 
 

@@ -166,10 +166,9 @@ class Settings(BaseSettings):
         for url in notify:
             if not Apprise().add(url):
                 # The message must not contain the rest, which may hold a password.
+                kind = "text"
                 if "://" in url:
                     kind = url.split("://")[0]
-                else:
-                    kind = "text"
                 raise ValueError(
                     "expected addresses as Apprise reads them, e.g. json://host/path, got"
                     f" {kind[:40]!r}"
@@ -239,7 +238,9 @@ class Settings(BaseSettings):
 
     @property
     def _origin(self) -> str:
-        scheme = "https" if self.has_tls else "http"
+        scheme = "http"
+        if self.has_tls:
+            scheme = "https"
         if self.host in ("0.0.0.0", "::", ""):
             host = "127.0.0.1"
         else:

@@ -17,7 +17,7 @@ from isentrope_wire.diagnosis.measures import (
     Measures,
     quantity_of,
 )
-from isentrope_wire.diagnosis.rules import decline
+from isentrope_wire.diagnosis.rules.rewards import decline
 from isentrope_wire.diagnosis.traces import Trace
 
 Row = dict[str, float]

@@ -66,7 +66,9 @@ def _setting_options(*names: str) -> Callable[[_Command], _Command]:
             choices = shown["choices"] or (
                 get_args(declared) if get_origin(declared) is Literal else ()
             )
-            kind = click.Choice(choices) if choices else inner
+            kind = inner
+            if choices:
+                kind = click.Choice(choices)
             command = click.option(f"--{_flag(name)}", type=kind, help=shown["help"])(command)
         return command
 
@@ -411,7 +413,9 @@ def _train(
     else:
         policy_config = SIZES[options.get("model_size", "1.1M")]
     course, status = Course(), 0
-    event = _print_event if options.get("as_json") else None
+    event = None
+    if options.get("as_json"):
+        event = _print_event
     folder = options.get("resume") or options.get("checkpoint")
 
     def follow(probe: Probe, result: StepResult) -> None:

@@ -70,7 +70,9 @@ def read_recording(path: Path) -> Recording:
     with tarfile.open(path, "r:xz") as archive:
         for member in archive:
             file = archive.extractfile(member)
-            content = b"" if file is None else file.read()
+            content = b""
+            if file is not None:
+                content = file.read()
             if member.name.startswith("control-"):
                 pushed.append(decode_control(content))
             else:

@@ -130,7 +130,9 @@ def table(
     """A table of cells; without `heads` it has no head. `headed`: the first cell of each row is the
     row's heading."""
     cells = [html.Th(cell, scope="col") if cell else html.Td() for cell in heads]
-    head = [html.Thead(html.Tr(cells))] if cells else []
+    head = []
+    if cells:
+        head = [html.Thead(html.Tr(cells))]
     lines = [
         html.Tr([html.Th(first, scope="row") if headed else html.Td(first), *map(html.Td, rest)])
         for first, *rest in rows

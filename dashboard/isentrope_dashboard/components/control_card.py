@@ -134,10 +134,9 @@ def can_hold(method: Method) -> bool:
 
 def parameters_of(method: Method) -> dict[str, Parameter]:
     """The rare parameters: the method's own, and those of a hold where it can be held."""
+    held = {}
     if can_hold(method):
         held = {one.name: one for one in HOLD_PARAMETERS}
-    else:
-        held = {}
     return {**method.parameters, GUARD.name: GUARD, **held}
 
 
@@ -422,10 +421,9 @@ def alert_rows(alerts: Sequence[Alert], *, may_acknowledge: bool) -> list[Compon
         alerts, key=lambda one: (one.acknowledged_by is not None, one.level != AlertLevel.ACT)
     )
     for alert in worst[:ALERTS_SHOWN]:
+        tone = "watch"
         if alert.level == AlertLevel.ACT:
             tone = "act"
-        else:
-            tone = "watch"
         if alert.acknowledged_by is not None:
             tone = ""
         head = row(

@@ -60,7 +60,9 @@ def latest_control(
     """The newest version with what became of it, and those before in a line each; `history` has the
     newest first. `may_push`: whether this reader can go back to an earlier one."""
     if not history or history[0].version == 0:
-        runs = "ran" if is_over else "runs"
+        runs = "runs"
+        if is_over:
+            runs = "ran"
         first = history[0].control if history else Control()
         if first == Control():
             name = "without one"
@@ -69,10 +71,9 @@ def latest_control(
         active = f" It {runs} as it started, {name}."
         return [html.P(f"No control was pushed to this run.{active}", className="dim small none")]
     newest, *older = history
+    taken_back = None
     if may_push:
         taken_back = version_to_revert(history)
-    else:
-        taken_back = None
     return [
         _newest(newest, version_before(taken_back, history) if taken_back else None),
         *(_older(item) for item in older[:OLDER_VERSIONS]),
@@ -93,7 +94,9 @@ def _chip_of(item: ControlVersion) -> tuple[str, str, str]:
 def _newest(item: ControlVersion, revert_to: ControlVersion | None) -> Component:
     word, tone, symbol = _chip_of(item)
     who = item.author or "unknown"
-    reason = f" · “{item.reason}”" if item.reason else ""
+    reason = ""
+    if item.reason:
+        reason = f" · “{item.reason}”"
     why = ": ".join(part for part in (item.code, item.message) if part)
     revert = []
     if revert_to is not None:
@@ -154,15 +157,12 @@ def _stages(item: ControlVersion) -> Component:
 
 
 def _older(item: ControlVersion) -> Component:
+    word, tone, when = "Start", "", f"step {count(0)}"
     if item.version:
         word, tone, _ = _chip_of(item)
-    else:
-        word, tone, _ = ("Start", "", "")
-    applied = item.applied_step if item.version else 0
-    if applied is None:
         when = ""
-    else:
-        when = f"step {count(applied)}"
+        if item.applied_step is not None:
+            when = f"step {count(item.applied_step)}"
     return html.Div(
         [
             text(f"v{item.version}", "mono dim"),

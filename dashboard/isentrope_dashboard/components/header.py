@@ -63,10 +63,9 @@ def page(
 ) -> html.Div:
     """A whole page. `title` is read to those who can't see it, if `body` has no heading; `middle`
     goes behind the brand, `below` under the bar."""
+    heading = []
     if title:
         heading = [html.H1(title, className="sr-only")]
-    else:
-        heading = []
     links = [
         html.A(
             name,
@@ -194,10 +193,9 @@ def run_state(run: RunSummary) -> list[Component]:
         title=says,
         id="run-status",
     )
+    planned = ""
     if run.planned_steps:
         planned = f" / {count(run.planned_steps)}"
-    else:
-        planned = ""
     # The browser follows step and bar by itself.
     number = html.B(count(run.step), id="run-step")
     step = html.Span(["step ", number, planned], className="num dim")
@@ -229,10 +227,9 @@ def run_state(run: RunSummary) -> list[Component]:
 
 
 def _pace_words(run: RunSummary) -> str:
+    pace = None
     if run.digest:
         pace = run.digest.seconds_per_step
-    else:
-        pace = None
     if pace is None:
         return ""
     words = f"{seconds(pace)} per step"

@@ -80,8 +80,8 @@ class Filter:
             and not (self.sign == "up" and contribution <= 0)
             and not (self.kept == "kept" and kept_share == 0)
             and not (self.kept == "clipped" and kept_share == 1)
-            and (advantage is None or not (self.advantage == "positive" and advantage <= 0))
-            and (advantage is None or not (self.advantage == "negative" and advantage >= 0))
+            and not (self.advantage == "positive" and advantage is not None and advantage <= 0)
+            and not (self.advantage == "negative" and advantage is not None and advantage >= 0)
         )
 
 
@@ -162,10 +162,9 @@ def sort_rollouts(items: Sequence[Rollout], order: str) -> list[Rollout]:
     pull."""
     name = order.removeprefix("-")
     known = [item for item in items if getattr(item, name, None) is not None]
+    ordered = []
     if known:
         ordered = sorted(known, key=attrgetter(name), reverse=order != name)
-    else:
-        ordered = []
     return [*ordered, *(item for item in items if item not in known)]
 
 
@@ -195,25 +194,22 @@ def rollout_rows(
                 item, answer, replace(wanted, text=""), by, largest, has_focus=not rows
             )
         if found:
-            if item.prompt is None:
-                asked = []
-            else:
-                asked = [_prompt(item.prompt, answer)]
-            expected = html.Div(
-                [text("expected ", "dim"), readable(item.answer or "")], className="rollout-answer"
-            )
-            shown = [_about(item), *asked, html.Div(words, className="rollout-text"), expected]
-            rows.append(html.Div(shown[: None if item.answer else -1], className="rollout"))
+            parts = [_about(item)]
+            if item.prompt is not None:
+                parts.append(_prompt(item.prompt, answer))
+            parts.append(html.Div(words, className="rollout-text"))
+            if item.answer:
+                expected = [text("expected ", "dim"), readable(item.answer)]
+                parts.append(html.Div(expected, className="rollout-answer"))
+            rows.append(html.Div(parts, className="rollout"))
     return rows
 
 
 def _prompt(prompt: str, answer: Rollouts) -> html.Div:
     """The prompt, and the steps beside which it can be looked at."""
-    others = answer.also_in.get(prompt, [])
-    if len(others) <= MOST_OTHERS:
-        shown = others
-    else:
-        shown = [*others[: MOST_OTHERS - 1], others[-1]]
+    shown = answer.also_in.get(prompt, [])
+    if len(shown) > MOST_OTHERS:
+        shown = [*shown[: MOST_OTHERS - 1], shown[-1]]
     buttons = [
         html.Button(
             count(step),
@@ -224,10 +220,9 @@ def _prompt(prompt: str, answer: Rollouts) -> html.Div:
         )
         for step in shown
     ]
+    also = []
     if shown:
         also = [html.Div(["also in step ", *buttons], className="also-in")]
-    else:
-        also = []
     return html.Div([readable(prompt.strip()), *also], className="rollout-prompt")
 
 
@@ -235,10 +230,7 @@ def side_by_side(
     first: Rollouts, second: Rollouts, wanted: Filter, order: str = ""
 ) -> list[Component]:
     """The rollouts of two steps, for each prompt that both have: the earlier step at the left."""
-    if (first.step or 0) <= (second.step or 0):
-        both = (first, second)
-    else:
-        both = (second, first)
+    both = sorted((first, second), key=lambda rollouts: rollouts.step or 0)
     rows: list[Component] = []
     for prompt in dict.fromkeys(item.prompt for item in first.items if item.prompt):
         of_prompt = [
@@ -262,7 +254,9 @@ def side_by_side(
 
 
 def _about(item: Rollout) -> html.Div:
-    rank = f" · rank {item.rank}" if item.rank else ""
+    rank = ""
+    if item.rank:
+        rank = f" · rank {item.rank}"
     lines = [
         html.Div(html.B(f"Rollout {MISSING if item.sequence is None else item.sequence}{rank}"))
     ]
@@ -287,9 +281,8 @@ def _running_text(
     by the Tab key."""
     pieces: list[Any] = ["… "] if item.cut_before else []
     pull, found = pull_of(answer.lowering, answer.raising), 0
-    if item.sequence is None:
-        row = ""
-    else:
+    row = ""
+    if item.sequence is not None:
         row = f"row {item.sequence}, "
     for index, words in enumerate(item.texts):
         contribution, kept = item.contributions[index], item.kept[index]
@@ -307,11 +300,12 @@ def _running_text(
             continue
         own = words.lstrip(" ") or words
         _add_text(pieces, " " * (len(words) - len(own)))
-        strength = abs(effect) / largest if largest else 0.0
+        strength = 0.0
+        if largest:
+            strength = abs(effect) / largest
+        share = ("Contribution", change(contribution))
         if pull:
             share = ("Share of the pull", share_words(contribution / pull))
-        else:
-            share = ("Contribution", change(contribution))
         gradient = "kept"
         if not kept:
             gradient = "clipped"
@@ -378,20 +372,15 @@ def top_token_table(answer: TopTokens, wanted: Filter) -> html.Table:
     for token in answer.items:
         if not wanted.passes(token.text, token.contribution, float(token.kept), token.advantage):
             continue
-        if token.sequence is None:
-            row = MISSING
-        else:
-            row = count(token.sequence)
+        share = change(token.contribution)
         if pull:
             share = share_words(token.contribution / pull)
-        else:
-            share = change(token.contribution)
         cells = [
             share,
             probability(token.logprob),
             _sigmas(token.vocab_centered_score, answer.score_std),
             number(token.advantage, 2, signed=True),
-            row,
+            count(token.sequence),
             count(token.position),
             "kept" if token.kept else "clipped",
         ]

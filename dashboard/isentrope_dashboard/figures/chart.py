@@ -172,10 +172,9 @@ class Scale:
 
     def ticks(self, first: float, last: float, most: int) -> list[float]:
         """Round places between two, of times round in their unit."""
+        unit = 1
         if self.axis == "time":
             unit = duration_unit(last)[0]
-        else:
-            unit = 1
         places = [unit * place for place in ticks(first / unit, last / unit, most)]
         if self.axis == "time":
             return places
@@ -480,7 +479,9 @@ class Chart:
                     highs * 2,
                 )
             places = [self.scale.position(step) for step in steps]
-            gap = [None] if x else []
+            gap = []
+            if x:
+                gap = [None]
             x += [*gap, *places, *places[::-1]]
             y += [*gap, *highs, *lows[::-1]]
         if x:
@@ -505,7 +506,9 @@ class Chart:
         """A line of a few points, as of a forecast; without `hovertemplate` the mouse does not find
         it."""
         line = {"color": color, "width": width, "dash": dash}
-        hover = {} if "hovertemplate" in more else SKIPPED
+        hover = SKIPPED
+        if "hovertemplate" in more:
+            hover = {}
         self.scatter(
             [self.scale.position(step) for step in steps], values, line=line, **hover, **more
         )
@@ -576,10 +579,9 @@ class Chart:
 
     def label(self, text: str, *, at: float, y: float, color: str = "", **place: Any) -> None:
         """Words in the chart, at a share of its width. `text` must be our own: it is markup."""
+        font = {}
         if color:
             font = {"font": {"size": 11, "color": color}}
-        else:
-            font = {}
         where = {"x": at, "xref": "paper", "y": y, **place}
         self.layout.setdefault("annotations", []).append(
             {"text": text, "showarrow": False, **font, **where}
@@ -662,10 +664,9 @@ class Chart:
     def figure(self) -> dict[str, Any]:
         """The chart as JSON. `meta` is for the browser: the labels that it places, and, as a click
         chooses a step, the steps of places that are no steps."""
+        places = {}
         if self.scale.steps:
             places = {"x": self.scale.places, "step": self.scale.steps}
-        else:
-            places = {}
         meta = {"ends": self.ends, "pills": self.pills, **places}
         return {
             "data": self.data,

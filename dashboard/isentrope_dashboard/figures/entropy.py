@@ -151,10 +151,9 @@ def law_figure(_panel: Panel, shown: Shown) -> Figure | str:
     chart = Chart(shown.scheme)
     ink, points, curve = chart.ink, law.points, law.curve
     chart.layout |= {"hovermode": "closest", "margin": {"l": 48, "r": 12, "t": 8, "b": 36}}
+    ceiling = None
     if law.fit is not None:
         ceiling = law.fit.ceiling
-    else:
-        ceiling = None
     xs, ys = list(points.entropy), list(points.reward)
     if curve is not None:
         chart.area(

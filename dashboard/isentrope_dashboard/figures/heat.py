@@ -9,8 +9,9 @@ narrower bins exactly and spreads wider ones evenly."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from isentrope_dashboard.formatting import count, number, percent, threshold
 from isentrope_wire.answers import HistogramColumns, SeriesColumns
 from isentrope_wire.hold_action import clipping_method
 from isentrope_wire.metrics import CONTROL_MU_HIGH, CONTROL_MU_LOW
+from isentrope_wire.reports import ScoreHistogram
 
 Floats = npt.NDArray[np.float64]
 
@@ -96,10 +98,9 @@ def quantile(share: float, counts: Sequence[int], low: float, high: float) -> fl
     target = share * below[-1]
     bin_index = int(np.searchsorted(below[1:], target, side="left"))
     inside = below[bin_index + 1] - below[bin_index]
+    fraction = 0.0
     if inside > 0:
         fraction = (target - below[bin_index]) / inside
-    else:
-        fraction = 0.0
     return float(edges[bin_index] + fraction * (edges[bin_index + 1] - edges[bin_index]))
 
 
@@ -199,7 +200,9 @@ def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
                 width=1.5 if color == "upper" else 1,
                 xref="x2 domain",
             )
-            side = "bottom" if words.startswith(("+", "µ₊")) else "top"
+            side = "top"
+            if words.startswith(("+", "µ₊")):
+                side = "bottom"
             chart.label(
                 words,
                 at=1,
@@ -236,11 +239,12 @@ def levels(quantity: Quantity, shown: Shown) -> list[tuple[float, str, str]]:
         for symbol, rows in thresholds(quantity, shown).items()
         if shown.chosen in rows
     ]
-    if shown.report is None:
-        scalars = {}
-    else:
+    scalars: Mapping[str, float] = {}
+    if shown.report is not None:
         scalars = shown.report.scalars
-    mean, std = scalars.get(quantity.mean) if quantity.mean else 0.0, scalars.get(quantity.std)
+    mean, std = scalars.get(quantity.mean), scalars.get(quantity.std)
+    if not quantity.mean:
+        mean = 0.0
     if limits or mean is None or std is None:
         return limits
     return [(mean + sign * std, f"{word} σ", "muted") for sign, word in ((1, "+1"), (-1, "−1"))]
@@ -250,10 +254,9 @@ def _add_heat(
     chart: Chart, quantity: Quantity, steps: Sequence[int], centres: Floats, shares: Floats
 ) -> None:
     filled = shares[shares > 0]
+    brightest = 1.0
     if len(filled):
         brightest = float(np.quantile(filled, BRIGHTEST))
-    else:
-        brightest = 1.0
     columns = dict(zip(steps, shares, strict=True))
     # A column as wide as a gap would show tokens where there are none.
     for gap in missing_steps(list(steps), reduced=True):
@@ -285,23 +288,24 @@ def _add_heat(
 
 
 def _add_bars(chart: Chart, quantity: Quantity, shown: Shown, ends: tuple[float, float]) -> None:
-    step, known = shown.chosen or 0, () if shown.report is None else shown.report.histograms
+    step, longest, total = shown.chosen or 0, 0.0, 0
+    histograms: Sequence[ScoreHistogram] = ()
+    if shown.report is not None:
+        histograms = shown.report.histograms
     chart.label(
         f"step {count(step)}", at=BARS_FROM, y=1, yref="paper", xanchor="left", yanchor="bottom"
     )
-    histogram, longest = next((one for one in known if one.name == quantity.histogram), None), 0.0
+    of_quantity = (item for item in histograms if item.name == quantity.histogram)
+    histogram = next(of_quantity, None)
     if histogram is not None:
         total = sum(histogram.counts)
-    else:
-        total = 0
     if histogram is not None and total:
         edges, _ = cumulative(histogram.counts, histogram.low, histogram.high)
+        bins = zip(pairwise(edges.tolist()), histogram.counts, strict=True)
         rows = [
-            ((a + b) / 2, tokens / total)
-            for a, b, tokens in zip(
-                edges[:-1].tolist(), edges[1:].tolist(), histogram.counts, strict=True
-            )
-            if tokens and b > ends[0] and a < ends[1]
+            ((left + right) / 2, tokens / total)
+            for (left, right), tokens in bins
+            if tokens and right > ends[0] and left < ends[1]
         ]
         longest = max((share for _, share in rows), default=0.0)
         chart.data.append(

@@ -141,10 +141,9 @@ class Shown:
         if self.runs:
             return min(run.ends[0] for run in self.runs), max(run.ends[1] for run in self.runs)
         # So wide that what comes next is never a sliver.
+        beyond = 0
         if self.is_live:
             beyond = max(NEXT_STEPS, 8 * (self.last - self.first) // 100)
-        else:
-            beyond = 0
         return self.scale.position(self.first), self.scale.position(
             max(self.last + beyond, self.first + 1)
         )
@@ -277,20 +276,17 @@ class Panel:
 
 def absent(panel: Panel, shown: Shown) -> str:
     """Why a panel of lines has nothing to show; empty where it has."""
-    measured = {
-        line.metric: shown.columns(line.metric)
-        for line in panel.lines
-        if shown.columns(line.metric).step
-    }
-    if not measured:
+    names = {line.metric for line in panel.lines if shown.columns(line.metric).step}
+    if not names:
         return panel.needs
-    values = [
-        value for columns in measured.values() for value in columns.value if math.isfinite(value)
-    ]
-    rests = panel.at_rest is not None and all(abs(value - panel.at_rest) < REST for value in values)
-    if rests or (panel.signs and not measured.keys() & set(panel.signs)):
+    if panel.signs and names.isdisjoint(panel.signs):
         return panel.rest
-    return ""
+    if panel.at_rest is None:
+        return ""
+    values = [value for name in names for value in shown.columns(name).value]
+    if any(math.isfinite(value) and abs(value - panel.at_rest) >= REST for value in values):
+        return ""
+    return panel.rest
 
 
 def written_by(panel: Panel, series: Sequence[SeriesColumns]) -> Callable[[float | None], str]:
@@ -312,7 +308,9 @@ def begin(panel: Panel, shown: Shown, most: int = 7, *, looks_ahead: bool = True
     """A chart with its x axis, the zone of the next steps where it `looks_ahead`, the applied
     controls."""
     chart = Chart(shown.scheme, shown.scale)
-    gutter = GUTTER if panel.keys else NAMES
+    gutter = NAMES
+    if panel.keys:
+        gutter = GUTTER
     if panel.quantity is not None:
         gutter = 12
     chart.layout["margin"] = {"l": 48, "r": gutter, "t": 8, "b": 24}
@@ -344,7 +342,9 @@ def add_seeds(chart: Chart, panel: Panel, shown: Shown, *, log: bool = False) ->
     ends = shown.ends_of_seeds(name)
     if not ends:
         return
-    low, high = (positive(one) if log else one for one in ends)
+    low, high = ends
+    if log:
+        low, high = positive(low), positive(high)
     chart.band(low, high, _see_through(chart.ink["observed"]))
     chart.line(
         shown.means[name],
@@ -362,17 +362,17 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
     why = absent(panel, shown)
     if why:
         return why
-    forecasts = shown.forecasts if panel.forecast else ()
-    ahead = [
-        (line, value) for line in forecasts if (value := getattr(line, panel.forecast)) is not None
-    ]
-    chart = begin(panel, shown, most=7 if panel.keys else 6, looks_ahead=bool(ahead))
-    found = [
-        (line, shown.columns(line.metric))
-        for line in panel.lines
-        if shown.columns(line.metric).step and not shown.columns(line.unless).step
-    ]
-    series = [columns for _, columns in found]
+    ahead = []
+    if panel.forecast:
+        levels = [(forecast, getattr(forecast, panel.forecast)) for forecast in shown.forecasts]
+        ahead = [(forecast, level) for forecast, level in levels if level is not None]
+    most_ticks = 6
+    if panel.keys:
+        most_ticks = 7
+    chart = begin(panel, shown, most=most_ticks, looks_ahead=bool(ahead))
+    lines = [line for line in panel.lines if not shown.columns(line.unless).step]
+    lines = [line for line in lines if shown.columns(line.metric).step]
+    series = [shown.columns(line.metric) for line in lines]
     written = written_by(panel, series)
     seen, whole = [shown.seen(columns) for columns in series], shown.zoom is None
     of_seeds = [shown.seen(columns) for columns in shown.ends_of_seeds(panel.lines[-1].metric)]
@@ -380,31 +380,22 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
         chart.log_axis(seen, room=0.06)
     else:
         from_zero = panel.share or (whole and panel.from_zero)
+        bottom, top, texts = None, None, tick_texts
+        if whole and not from_zero:
+            bottom = 0.0
         if panel.least_top is not None:
             top = max([value for _, value in ahead] + [panel.least_top])
-        else:
-            top = None
-        low, high = value_range(
-            [*seen, *of_seeds],
-            from_zero=from_zero,
-            low=0.0 if whole and not from_zero else None,
-            high=top,
-        )
-        high = min(high, 1.02) if panel.share else high
-        chart.y_axis(
-            low,
-            high,
-            written=percent_texts if panel.share else tick_texts,
-            most=6 if panel.keys else 5,
-            zeroline=not from_zero,
-        )
+        low, high = value_range([*seen, *of_seeds], from_zero=from_zero, low=bottom, high=top)
+        if panel.share:
+            high, texts = min(high, 1.02), percent_texts
+        chart.y_axis(low, high, written=texts, most=most_ticks - 1, zeroline=not from_zero)
     add_seeds(chart, panel, shown)
     if panel.band is not None:
         least, most = panel.band
         chart.band(shown.columns(least), shown.columns(most), chart.ink["iris_soft"])
     if shown.chosen is not None:
         chart.mark(shown.chosen, chart.ink["zero"])
-    for (line, _), columns, last in zip(found, series, seen, strict=True):
+    for line, columns, last in zip(lines, series, seen, strict=True):
         if line.color.isdecimal():
             color = theme.LINES[shown.scheme][int(line.color)]
         else:
@@ -415,7 +406,7 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
             color=color,
             width=line.width,
             dash=line.dash,
-            smooth=shown.smooth if line.smooth else 0,
+            smooth=shown.smooth * line.smooth,
             written=written,
         )
         newest = next((value for value in reversed(last.value) if math.isfinite(value)), None)
@@ -439,18 +430,20 @@ def end_label(label: str, value: str) -> str:
 
 def metric_panel(name: str, height: int, *, log: bool = False) -> Panel:
     """The row of a metric that may have any name."""
-    known = METRICS.get(name)
+    metric, unit = METRICS.get(name), ""
+    if metric is not None:
+        unit = metric.unit
     return Panel(
         name=name,
         title=name,
-        unit=known.unit if known is not None else "",
+        unit=unit,
         says=f"{name} over steps",
         needs="No values in these steps",
         height=height,
         lines=[Line(name, name, "0")],
         draw=metric_figure,
         log=log,
-        share=known is not None and known.show is Show.PERCENT,
+        share=metric is not None and metric.show is Show.PERCENT,
     )
 
 
@@ -484,9 +477,9 @@ def _add_line(
     columns = run.columns(panel.name)
     if columns.reduced and columns.min is not None and columns.max is not None:
         low, high = (replace(columns, value=ends) for ends in (columns.min, columns.max))
-        chart.band(
-            positive(low) if log else low, positive(high) if log else high, _see_through(color)
-        )
+        if log:
+            low, high = positive(low), positive(high)
+        chart.band(low, high, _see_through(color))
     chart.line(
         columns,
         name=html.escape(run.label or panel.name),
@@ -507,11 +500,15 @@ def _y_axis(chart: Chart, every: Sequence[SeriesColumns], *, log: bool, is_share
         for ends in (columns.min, columns.max)
         if ends is not None
     ]
-    if log:
-        chart.log_axis([*every, *extremes], written=percent_texts if is_share else None)
-        return
-    low, high = value_range([*every, *extremes], from_zero=is_share)
-    chart.y_axis(low, high, most=5, written=percent_texts if is_share else tick_texts)
+    series = [*every, *extremes]
+    if log and is_share:
+        chart.log_axis(series, written=percent_texts)
+    elif log:
+        chart.log_axis(series)
+    elif is_share:
+        chart.y_axis(*value_range(series, from_zero=True), most=5, written=percent_texts)
+    else:
+        chart.y_axis(*value_range(series), most=5)
 
 
 def _see_through(color: str) -> str:

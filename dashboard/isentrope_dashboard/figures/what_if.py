@@ -52,29 +52,19 @@ def what_if_figure(
     `meta` has for the browser this width and the lower title."""
     chart = Chart(scheme)
     ink = chart.ink
-    for sign, curve, color, soft in (
-        (-1, curves.low, ink["iris"], ink["iris_soft"]),
-        (1, curves.high, ink["upper"], ink["upper_soft"]),
+    for side, sign, curve, color, soft in (
+        ("lower", -1, curves.low, ink["iris"], ink["iris_soft"]),
+        ("upper", 1, curves.high, ink["upper"], ink["upper_soft"]),
     ):
         if not any(curve.clip_fraction):
             continue
-        side = "lower" if sign < 0 else "upper"
-        shown = (
-            sum(mu <= width for mu in curve.mu) + 1
-        )  # one edge beyond the frame, so that the line leaves it
+        # One edge beyond the frame, so that the line leaves it.
+        shown = sum(mu <= width for mu in curve.mu) + 1
         places = [sign * mu for mu in curve.mu[:shown]]
-        pairs = list(
-            zip(
-                curve.clip_fraction[: len(places)],
-                curve.clip_fraction_std[: len(places)],
-                strict=True,
-            )
-        )
-        band = [
-            *(value + size for value, size in pairs),
-            *(value - size for value, size in reversed(pairs)),
-        ]
-        chart.area([*places, *reversed(places)], band, soft, yaxis="y")
+        pairs = list(zip(curve.clip_fraction, curve.clip_fraction_std, strict=True))[:shown]
+        above = [value + size for value, size in pairs]
+        below = [value - size for value, size in reversed(pairs)]
+        chart.area([*places, *reversed(places)], above + below, soft, yaxis="y")
         for axis, name, values, written in (
             ("y", "clipped", curve.clip_fraction, percent),
             ("y2", "pace", curve.pace or (), change),
@@ -106,6 +96,9 @@ def what_if_figure(
     chart.mark(0, ink["zero"])
     outwards = ticks(0, width, 4)
     places = sorted({sign * place for place in outwards for sign in (-1, 1)})
+    texts_below = [f"{abs(place):g}" for place in places]
+    for end in (0, -1):
+        texts_below[end] += " σ"
     figure = chart.figure()
     figure["layout"] |= {
         "meta": {
@@ -122,9 +115,7 @@ def what_if_figure(
             "anchor": "y2",
             "showspikes": False,
             "tickvals": places,
-            "ticktext": [
-                f"{abs(place):g}{' σ' if abs(place) == outwards[-1] else ''}" for place in places
-            ],
+            "ticktext": texts_below,
             "tickangle": 0,
         },
     }

@@ -53,26 +53,24 @@ async def access_page(client: AsyncClient, _view: View) -> tuple[Component, str]
 
 
 def _who(me: Me) -> Component:
+    more = "The owner of this server makes and revokes tokens."
     if me.scope == TokenScope.ADMIN:
         more = (
             "Give each person a token of their own, so that the history of controls shows who"
             " changed what."
         )
-    else:
-        more = "The owner of this server makes and revokes tokens."
     words = [
         "You are signed in as ",
         html.B(me.name),
         f" with the scope {me.scope}: {SCOPES[me.scope]}. {more}",
     ]
+    restored = None
     if me.restored is not None and me.scope == TokenScope.ADMIN:
         restored = (
             f"The database was restored on {moment(me.restored.at)}: tokens that were revoked"
             f" after {moment(me.restored.newest_report_at)} are active again."
             " Revoke them once more."
         )
-    else:
-        restored = None
     return card(html.P(words), restored and html.P(html.B(restored)), name="guide")
 
 

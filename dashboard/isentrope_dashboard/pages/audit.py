@@ -174,10 +174,9 @@ def trail(entries: Sequence[AuditEntry]) -> list[Component]:
         shown = [wide_table(listed, "Audit entries of this run")]
     else:
         shown = [html.P("No entry is about this run.", className="dim")]
+    cut = []
     if len(entries) == MOST_ENTRIES:
         cut = [html.P(f"The newest {MOST_ENTRIES}.", className="small dim")]
-    else:
-        cut = []
     return [*shown, *cut]
 
 

@@ -196,10 +196,9 @@ async def read_scale(client: AsyncClient, run_id: str, view: View) -> Scale:
     """The x axis that the reader chose; steps where the run reports neither time nor tokens."""
     if view.axis == "step":
         return Scale()
+    metric = TOKEN_COUNT
     if view.axis == "time":
         metric = TIME_STEP_SECONDS
-    else:
-        metric = TOKEN_COUNT
     return Scale.measure(view.axis, await read_metric(client, run_id, metric, points=CHART_POINTS))
 
 
@@ -277,17 +276,15 @@ def tools(
     """What all charts of a tab show: window, axis, smoothing; with `log` the scale of the y axis;
     where so many other runs differ in the seed alone, whether their mean and range are drawn."""
     applied = _newest_applied(history)
+    since = []
     if applied:
         since = [("control", f"Since v{applied.version}")]
-    else:
-        since = []
     window = [("50", "Last 50"), ("200", "Last 200"), *since, ("all", "All")]
     reset, *choices = looks(view, log=log)
     lines = [("none", "Run"), ("seed", f"{seeds + 1} seeds")]
+    group = []
     if seeds:
         group = [choice("group", lines, view.query.get("group", "none"), "Runs drawn")]
-    else:
-        group = []
     return row(
         reset, *group, choice("window", window, view.window, "Steps shown"), *choices, name="tools"
     )

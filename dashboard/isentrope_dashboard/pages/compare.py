@@ -207,10 +207,9 @@ async def read_seeds(
 ) -> Shown:
     """What was read of a run; where the address says `group=seed`, with the mean and the range over
     all of its seeds."""
+    others = []
     if view.query.get("group") == "seed" and shown.series:
         others = await seeds_of(client, run)
-    else:
-        others = []
 
     async def series_of(other: RunSummary) -> Mapping[str, SeriesColumns]:
         known = {"from_step": shown.first, "to_step": shown.last, "points": points}
@@ -408,10 +407,9 @@ def _tables(groups: Sequence[Group], *, everything: bool) -> tuple[Component, Co
     several runs."""
     configs = [_joined([one.run.config for one in group.members]) for group in groups]
     rows = differences(configs, everything=everything)
+    alike = "No run was started with config=."
     if any(configs):
         alike = "All parameters are alike."
-    else:
-        alike = "No run was started with config=."
     cells = {
         name: [None if value is None else text(value) for value in values]
         for name, values in rows.items()
@@ -469,10 +467,9 @@ def _table(groups: Sequence[Group], first: str, rows: Mapping[str, Sequence[Any]
 
 
 async def layout(_client: AsyncClient, view: View) -> Component:
+    everything = "off"
     if view.query.get("all") == "on":
         everything = "on"
-    else:
-        everything = "off"
     switch = choice("all", [("off", "What differs"), ("on", "All")], everything, "Parameters shown")
     return html.Div(
         [

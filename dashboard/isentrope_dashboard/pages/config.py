@@ -175,10 +175,9 @@ def _mean(columns: SeriesColumns) -> float | None:
 def _about(run: RunDetail) -> list[Fact]:
     capabilities = [chip(method(name.removeprefix("method:"))) for name in run.capabilities]
     # A run that was sent later, from a spool, was made here after it had ended.
+    made = "Created"
     if run.finished_at is not None and run.finished_at < run.created_at:
         made = "Received"
-    else:
-        made = "Created"
     return [
         ("Run", html.Span(run.id, className="mono")),
         ("Project", run.project),
@@ -207,10 +206,9 @@ def moment(at: float | None) -> str:
 def _error(run: RunDetail) -> list[Component]:
     if not run.error:
         return []
+    title = "Error"
     if run.status == Status.FAILED:
         title = "The trainer reported an error"
-    else:
-        title = "Error"
     error, _, output = run.error.partition(OUTPUT)
     parts = (
         (html.Span(title, className="failed"), "Traceback", error, ""),
@@ -316,14 +314,12 @@ def _form(run: RunDetail) -> html.Section:
 
 
 def _words(run: RunDetail) -> html.Section:
+    tags = None
     if run.tags:
         tags = html.Div([chip(tag) for tag in run.tags], className="chips")
-    else:
-        tags = None
+    notes = None
     if run.notes:
         notes = html.Div(run.notes, className="notes")
-    else:
-        notes = None
     return card(
         facts([("Name", run.name), ("Tags", tags), ("Notes", notes)]),
         html.P(

@@ -138,10 +138,9 @@ def card_values(
             f" It ended {'without a control' if last == Control() else f'with {name_of(last)}'}."
         )
     if closed and card.has_form(run, closed):
+        does = "have done to its last steps"
         if card.takes_controls(run):
             does = "do"
-        else:
-            does = "have done to its last steps"
         words += f" Shown is what thresholds would {does}."
     output = run.error.strip().splitlines()[-card.LAST_LINES :]
     return {
@@ -275,10 +274,9 @@ def form_values(
     base = view.form.get("base")
     if base is None or _is_overtaken(base, run, wanted):
         return {card.FILL: _read_current(run)}
+    newer = None
     if _may_push(base):
         newer = _newer(run.control, base)
-    else:
-        newer = None
     entropy = _short(outlook.diagnosis.entropy)
     if isinstance(wanted, ConfigurationError) or outlook.preview is None:
         return {
@@ -415,10 +413,9 @@ def status_chip(control: RunControl, changed: bool) -> Component:
     if changed:
         return chip("Not pushed", "iris")
     if not control.state.is_final:
+        word = "delivered"
         if control.state == ControlState.PENDING:
             word = "pending"
-        else:
-            word = "delivered"
         return chip(f"v{control.version} {word}", "watch", symbol="clock")
     active = control.active
     if active is None or active.version == 0:
@@ -460,10 +457,9 @@ def _register_push(app: Dash, api: Api) -> None:
                     wanted = card.control_of(
                         Fields(**kept["form"]), reason or "", next_step=(run.step or 0) + 1
                     )
+                over = newest
                 if ctx.triggered_id == card.PUSH:
                     over = base
-                else:
-                    over = newest
                 await _push(client, run_id, wanted, over)
         except (ApiError, ConfigurationError) as error:
             _say(str(error), "outcome failed")

@@ -90,10 +90,9 @@ def law_words(law: EntropyPerformance) -> list[Any]:
         ceiling = html.B(f"Ceiling {number(fit.ceiling.value)}")
         words.append(html.Div([ceiling, f" at H = 0 ({_range(fit.ceiling)})."]))
     failed = [check.message for check in fit.checks if not check.passed]
+    verdict = "Not conclusive. "
     if fit.conclusive:
         verdict = "The run follows the curve. "
-    else:
-        verdict = "Not conclusive. "
     words.append(html.Div([html.B(verdict), " ".join(failed)]))
     if law.forecast is not None:
         made = law.forecast

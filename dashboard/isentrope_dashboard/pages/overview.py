@@ -226,10 +226,9 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
     else:
         cure = _cure(diagnosis)
     buttons: list[Any] = []
+    link = None
     if diagnosis.cause is not None:
         link = ("tokens", "See the tokens")
-    else:
-        link = None
     if run.status == Status.FAILED:
         link = ("config", "See the last output")
     if link is not None:

@@ -194,10 +194,9 @@ async def _offered(client: AsyncClient, view: View) -> list[dict[str, Any]]:
     """Columns to choose from: the list's own, the parameters of the 30 newest runs, the metrics
     that the newest reports."""
     newest = await client.newest(calls.runs(**name_filters(view)), 30)
+    latest = []
     if newest:
         latest = (await client.ask(calls.latest(newest[0].id))).items
-    else:
-        latest = []
     names = {_CONFIG + name for run in newest for name in flat(run.config)} | {
         _METRIC + item.name for item in latest
     }
@@ -310,7 +309,9 @@ def filter_of(view: View) -> dict[str, Any] | None:
     wanted = [str(each) for each in Status if each in statuses]
     if not wanted:
         return None
-    asked = wanted if len(wanted) < len(Status) else None
+    asked = None
+    if len(wanted) < len(Status):
+        asked = wanted
     return {**name_filters(view), "level": _LEVELS.get(health), "status": asked}
 
 
@@ -330,8 +331,6 @@ def _options(counts: RunCounts, view: View) -> tuple[str, Any, Any, Any]:
     healths += [(name, f"{name.capitalize()} {count(number)}") for name, number in numbers.items()]
     if silent or now == "silent":
         healths += [("silent", f"Silent {count(silent)}")]
-    else:
-        healths += []
     healths += [("ended", f"Ended {count(ended)}")]
     named = [
         _data(
@@ -542,17 +541,16 @@ def run_row(
     """The row: what actions need, and the cell of each column; also of the `extra` ones."""
     digest = run.digest
     top_entropy, top_reward = tops.get(run.project, (None, None))
-    newest = digest.metrics if digest else {}
+    newest = {}
+    if digest:
+        newest = digest.metrics
     known = {_METRIC + name: told_apart(value) for name, value in newest.items()}
     if extra:
         known |= {_CONFIG + name: value for name, value in flat(run.config).items()}
-    else:
-        known |= {}
     word, tone = health(run)
+    planned = ""
     if run.planned_steps:
         planned = f" / {count(run.planned_steps)}"
-    else:
-        planned = ""
     return {
         "id": run.id,
         "label": run.name,
@@ -666,10 +664,9 @@ def _status(run: RunSummary) -> tuple[Component, str]:
         ):
             reason = f"all {count(run.planned_steps)} steps"
         case Status.FAILED:
+            reason = ""
             if digest:
                 reason = _ERROR_CLASS.sub("", digest.reason)
-            else:
-                reason = ""
         case Status.SILENT if run.last_report_at is not None:
             minutes = max(1, round((time.time() - run.last_report_at) / 60))
             if minutes < 120:

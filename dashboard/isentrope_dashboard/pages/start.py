@@ -52,7 +52,9 @@ async def start_page(client: AsyncClient, view: View) -> tuple[Component, str]:
     """The page at /start, and at / where there is no run yet."""
     me, counts = await asyncio.gather(client.ask(calls.me()), client.ask(calls.run_counts()))
     follows = FOLLOW in view.query or not counts.total
-    appears = "opens" if follows else "appears"
+    appears = "appears"
+    if follows:
+        appears = "opens"
     make: Any = dmc.Button("Make a token", id="start-make-token", size="xs")
     if me.scope != TokenScope.ADMIN:
         make = text("The owner of this server makes a token of scope ingest for you.", "dim")
@@ -134,7 +136,9 @@ def code(lines: str) -> html.Div:
 def environment(origin: str, grpc_port: int, token: str | None) -> str:
     """The variables that a training process needs."""
     host = urlsplit(origin).hostname or "localhost"
-    named = f"[{host}]" if ":" in host else host
+    named = host
+    if ":" in host:
+        named = f"[{host}]"
     lines = {
         "ISENTROPE_URL": origin,
         "ISENTROPE_GRPC": f"{named}:{grpc_port}",

@@ -111,10 +111,9 @@ def _context(
         return [_sentence(GATE_TOKENS)], ""
     if not any(token.contribution for token in top.items):
         return [_sentence(NO_PULL)], f"step {count(top.step)}"
+    why = "This step has no running text; these are its top contributing tokens."
     if all(token.text is None for token in top.items):
         why = "This step has no running text: Probe(tokenizer=...) gives it."
-    else:
-        why = "This step has no running text; these are its top contributing tokens."
     table = html.Div(token_text.top_token_table(top, chosen), className="token-scroll", tabIndex=0)
     return [_sentence(why), table], _how_many(top.step, len(top.items), len(top.items), "token")
 
@@ -150,11 +149,12 @@ def sources_of(report: StepReport | None) -> list[str]:
 def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> list[Component]:
     """Influences, else parts of the unit prediction, by the signs of A and S_c, each with its share
     of the pull; or why there are none."""
-    scalars = {} if report is None else report.scalars
+    scalars = {}
+    if report is not None:
+        scalars = report.scalars
+    sums = {}
     if INFLUENCES.values() & scalars.keys():
         sums = INFLUENCES
-    else:
-        sums = {}
     known = {part: scalars.get(sums.get(part, part)) for part in MEANINGS}
     values = {
         part: value for part, value in known.items() if value is not None and math.isfinite(value)
@@ -164,33 +164,32 @@ def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> 
     lowering = -sum(value for value in values.values() if value < 0)
     raising = sum(value for value in values.values() if value > 0)
     pull = max(lowering, raising)
-    down, up = (
-        max((abs(v) for v in values.values() if (v < 0) == side), default=0.0)
-        for side in (True, False)
-    )
-    zero = 100 * down / (down + up) if down + up else 50.0
+    down, up = abs(min(0.0, *values.values())), max(0.0, *values.values())
+    zero = 50.0
+    if down + up:
+        zero = 100 * down / (down + up)
+    of, unit = ["g ", *basics.S_C], "nats per unit gain"
     if sums:
-        of, unit = (["influence"], "nats")
-    else:
-        of, unit = (["g ", *basics.S_C], "nats per unit gain")
+        of, unit = ["influence"], "nats"
+    step = None
+    if report is not None:
+        step = report.step
+    heading = ["By ", *of, f", step {count(step)}, {unit}"]
     rows = [
-        html.Div(
-            ["By ", *of, f", step {count(report.step if report else None)}, {unit}"],
-            className="dim small num",
-        ),
+        html.Div(heading, className="dim small num"),
         *(_sentence(words) for words in sources_of(report)),
     ]
     for part, value in values.items():
+        width = 0.0
         if down + up:
             width = 100 * abs(value) / (down + up)
-        else:
-            width = 0.0
-        place = {"width": f"{width:.1f}%", "left": f"{zero - width if value < 0 else zero:.1f}%"}
-        of_pull = pull and (value < 0) == (lowering >= raising)
-        if of_pull:
+        left, side = zero, "up"
+        if value < 0:
+            left, side = zero - width, "down"
+        place = {"width": f"{width:.1f}%", "left": f"{left:.1f}%"}
+        share = ""
+        if pull and (value < 0) == (lowering >= raising):
             share = f"{percent(abs(value) / pull, 0)} of the pull"
-        else:
-            share = ""
         rows.append(
             html.Div(
                 [
@@ -203,7 +202,7 @@ def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> 
                     html.Div(
                         [
                             html.I(className="zero", style={"left": f"{zero:.1f}%"}),
-                            html.I(className="down" if value < 0 else "up", style=place),
+                            html.I(className=side, style=place),
                         ],
                         className="pull-bar",
                         **{"aria-hidden": "true"},

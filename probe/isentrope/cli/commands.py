@@ -172,16 +172,14 @@ def metrics(
 def _name_unknown_metrics(client: Client, run: str, without_values: Sequence[str]) -> None:
     """Warn of mistyped names: their columns are empty, as those of a metric that was not
     measured."""
+    known = []
     if without_values:
         known = client.metric_names(run)
-    else:
-        known = []
     for name in set(without_values).difference(known):
         nearest = difflib.get_close_matches(name, known, n=1)
+        meant = ""
         if nearest:
             meant = f" Did you mean {nearest[0]}?"
-        else:
-            meant = ""
         click.echo(f"Run {run} has not reported {name!r} so far.{meant}", err=True)
 
 
@@ -556,10 +554,9 @@ def sync(
         # A reason that they share, such as a wrong token, is shown once, in the error below.
         if not as_json and len({result.detail for result in left}) > 1:
             click.echo("\n".join(_sync_line(result) for result in left))
+        remedy = ""
         if any(result.server_away for result in left):
             remedy = " Start the server, or name another with --grpc."
-        else:
-            remedy = ""
         raise IsentropeError(
             f"{len(left)} of {len(results)} spools were not delivered. "
             f"Run {left[0].run}: {left[0].detail.rstrip('. ')}.{remedy}"
@@ -634,10 +631,9 @@ def _changed_document(newest: RunControl, changes: Mapping[str, Any]) -> dict[st
     if "parameters" in changes and base:
         document["parameters"] = {**base["parameters"], **changes["parameters"]}
     if changes.get("hold") and base.get("hold"):
+        targets = {}
         if "target" in changes["hold"]:
             targets = dict.fromkeys(TARGETS)
-        else:
-            targets = {}
         document["hold"] = {**base["hold"], **targets, **changes["hold"]}
     return document
 
@@ -697,7 +693,9 @@ def _warn_of_ended_hold(before: RunControl, item: ControlVersion) -> None:
 def _show_control(run: str, as_json: bool, url: str | None) -> None:
     with _client(url) as client:
         newest = client.control(run)
-        dead = "" if as_json else _dead_knobs(client, run)
+        dead = ""
+        if not as_json:
+            dead = _dead_knobs(client, run)
     if as_json:
         click.echo(printing.format_json(asdict(newest)))
         return

@@ -18,7 +18,7 @@ from isentrope_wire import metrics
 from isentrope_wire.diagnosis.check_states import ENTROPY_NEEDED
 from isentrope_wire.diagnosis.checks import cure_of, missing, reason_for_health
 from isentrope_wire.diagnosis.course import DIRECTIONS
-from isentrope_wire.diagnosis.rules import LEAST
+from isentrope_wire.diagnosis.rules.finding import LEAST
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.numbers import plain_json, printable
 from isentrope_wire.reports import ALERT_KINDS, Alert, AlertLevel

@@ -54,7 +54,9 @@ class Finding:
     """What to do, where `found` does not say it; empty where there is no problem."""
 
     def __str__(self) -> str:
-        advice = f" {self.advice}" if self.advice else ""
+        advice = ""
+        if self.advice:
+            advice = f" {self.advice}"
         if advice and not self.found.endswith("."):
             advice = f".{advice}"
         return printable(
@@ -98,10 +100,9 @@ def _server_and_token() -> list[Finding]:
             )
             token = Finding(check="token", ok=True, found=found)
         elif error.code == "unauthenticated":
+            found = "no token is set"
             if environment.token():
                 found = f"the server does not accept the token from {source}"
-            else:
-                found = "no token is set"
             token = Finding(check="token", ok=False, found=found, advice=_TOKEN_ADVICE)
         else:
             return [Finding(check="server", ok=False, found=str(error))]

@@ -113,12 +113,13 @@ def frame(look: Look, *, width: int, height: int | None, note: str = "") -> Rend
         Panel(health, title=title, title_align="left", border_style=style),
         _facts(look),
     ]
+    below = []
     if note:
         below = [Text("\n".join(map(printable, note.split("\n"))), style="bold")]
-    else:
-        below = []
     taken = sum(len(Console(width=width, height=25).render_lines(one)) for one in (*texts, *below))
-    room = 14 if height is None else height - taken
+    room = 14
+    if height is not None:
+        room = height - taken
     charts: list[RenderableType] = []
     if room >= 6 and series.get(metrics.ENTROPY_MEAN):
         size = (width // 2 - 1 if width >= 100 else width, min(room, 24))
@@ -283,10 +284,9 @@ def _draw_until_quit(
                 if key == "q":
                     return
                 if asked is not None:
+                    note = "Nothing was pushed."
                     if key == "y":
                         note = _push(client, asked)
-                    else:
-                        note = "Nothing was pushed."
                     asked, due = None, time.monotonic()
                 elif key == "p":
                     asked, note = _question(look)
@@ -306,10 +306,9 @@ def _question(look: Look) -> tuple[Look | None, str]:
     suggestion = look.diagnosis.suggestion
     if suggestion is None:
         return None, "No control is suggested."
+    ends = ""
     if look.run.control.hold:
         ends = " It ends the hold."
-    else:
-        ends = ""
     return look, f"Push {_control_of(suggestion)}?{ends} y/n"
 
 

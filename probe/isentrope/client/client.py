@@ -325,12 +325,10 @@ class Client(Connection):
             # An anneal that names no start begins where the run is.
             wanted = Control.from_document(begun_at(document, (self.run(run_id).step or 0) + 1))
         if if_version is None:
-            builds_on = self.control(run_id).version
-        else:
-            builds_on = if_version
+            if_version = self.control(run_id).version
         item = self.ask(
             calls.set_control(
-                run_id, wanted, if_version=builds_on, expires_in_seconds=expires_in_seconds
+                run_id, wanted, if_version=if_version, expires_in_seconds=expires_in_seconds
             )
         )
         if wait:

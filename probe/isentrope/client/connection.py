@@ -173,7 +173,9 @@ def _request(call: Call[Any], headers: Mapping[str, str] | None = None) -> dict[
         name: value if isinstance(value, str | int | float) else list(value)
         for name, value in given.items()
     }
-    body = {} if call.body is None else {"json": call.body}
+    body = {}
+    if call.body is not None:
+        body = {"json": call.body}
     return {
         "method": call.verb,
         "url": call.path,

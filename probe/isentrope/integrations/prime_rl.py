@@ -134,10 +134,9 @@ class _Training:
         if not self._is_open:  # an optimiser of something else
             return
         self._is_open = False
+        ranks = 1
         if torch.distributed.is_initialized():
             ranks = torch.distributed.get_world_size()
-        else:
-            ranks = 1
         # prime-rl divides by the tokens of all ranks and adds their gradients up, where others
         # average them.
         self.attachment.close(optimizer, loss_scale=1.0 / ranks)

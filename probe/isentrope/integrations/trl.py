@@ -271,7 +271,9 @@ class TrainerAttachment(StepReports):
             self._learning_rates,
         )
         update, self._update = self._update, []
-        now = _update_of(optimizer) if update else []
+        now = []
+        if update:
+            now = _update_of(optimizer)
         _put(update)
         try:
             self._steps.close(

@@ -235,7 +235,9 @@ def self_check(trainer: Any, head: FusedHead) -> None:
     ids = random_ids(model).to(device)
     try:
         model.eval()
-        devices = [device] if device.type == "cuda" else []
+        devices = []
+        if device.type == "cuda":
+            devices = [device]
         with (
             torch.no_grad(),
             torch.random.fork_rng(devices=devices),
@@ -254,10 +256,9 @@ def self_check(trainer: Any, head: FusedHead) -> None:
             " elsewhere can't be observed."
         )
     ours = completion_scores(records, records[0].logprobs[:, -logprobs.shape[1] :])
+    allowed = LOW_PRECISION_ROUND_OFF
     if _computes_in_float32(trainer, model):
         allowed = ROUND_OFF
-    else:
-        allowed = LOW_PRECISION_ROUND_OFF
     for name, mine, theirs in (
         ("log-prob", ours.logprobs, logprobs),
         ("entropy", ours.entropies, entropies),
@@ -394,10 +395,9 @@ def add_kl_part(trainer: Any, inputs: Inputs) -> Inputs:
 def switch_dropout_on(model: nn.Module) -> Iterator[None]:
     """Switch dropout on, as in the forward that was scored first: after an evaluation the model is
     in eval mode."""
+    evaluating = []
     if not model.training:
         evaluating = [module for module in model.modules() if not module.training]
-    else:
-        evaluating = []
     for module in evaluating:
         module.training = True
     try:

@@ -419,10 +419,9 @@ def _groups(data: Inputs, device: torch.device) -> Tensor | None:
     if names is None:
         return None
     # NumPy arrays, lists and tensordict's stacks of non-tensors, whose items may be wrapped.
+    items = names
     if hasattr(names, "tolist"):
         items = names.tolist()
-    else:
-        items = names
     return attachment.prompt_groups([tu.unwrap_non_tensor_data(item) for item in items], device)
 
 

@@ -108,10 +108,9 @@ def logit_gradient(
         if towards is not None:
             silent &= towards == 0
     buffer = _buffer(logits, dtype)
+    entropy_buffer = None
     if towards_flat is not None:
         entropy_buffer = _buffer(logits, dtype)
-    else:
-        entropy_buffer = None
     for first, block in _row_blocks(logits):
         count = block.numel() // vocabulary
         rows, values = slice(first, first + count), buffer[:count]

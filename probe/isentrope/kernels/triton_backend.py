@@ -211,10 +211,9 @@ def threads_of(warp_size: int) -> int:
 def splits_of(rows: int, columns: int, block: int, processors: int) -> int:
     """Programs that share a row: enough to keep `processors` busy, each with a few blocks of logits
     at least."""
+    wanted = 1
     if rows:
         wanted = -(-processors * PROGRAMS_PER_PROCESSOR // rows)
-    else:
-        wanted = 1
     longest = max(1, columns // (4 * block))
     return 1 << (min(wanted, longest, LARGEST_SPLITS).bit_length() - 1)
 

@@ -67,7 +67,9 @@ def assistant_of(context: ServerRequestContext[Any, Any]) -> str:
     """The name of the program that makes the request, as it names itself; `assistant` where it has
     none."""
     known = context.session.client_params
-    name = "" if known is None else known.client_info.name
+    name = ""
+    if known is not None:
+        name = known.client_info.name
     return re.sub(r"[^ -~]", "", name)[:_LONGEST_NAME].strip() or "assistant"
 
 
@@ -249,10 +251,9 @@ def reading_tools(callers: Callers) -> list[Tool]:
         )
         found = {name: columns for name, columns in answer.series.items() if columns.step}
         empty = [name for name in names if name not in found]
+        known = []
         if empty:
             known = [item.name for item in (await client.ask(calls.latest(run))).items]
-        else:
-            known = []
         return {
             "run": run,
             "series": {
@@ -379,10 +380,9 @@ def steering_tools(callers: Callers) -> list[Tool]:
             calls.control_history(run), _HISTORY
         )
         newest = version_to_revert(history)
+        earlier = None
         if newest:
             earlier = version_before(newest, history)
-        else:
-            earlier = None
         if earlier is None:
             raise ToolError(f"Run {run} has no other control to go back to.")
         # Where history[0] is not if_version, the server refuses and names the newest.

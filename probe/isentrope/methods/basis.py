@@ -134,10 +134,9 @@ class SelectionBasis:
         nothing = torch.full((), torch.nan, dtype=torch.float64, device=tokens.mask.device)
         if thresholds is None:
             is_used = control.method.thresholds
+            own_thresholds = None
             if is_used:
                 own_thresholds = threshold_statistics([tokens.scores], [tokens.mask])
-            else:
-                own_thresholds = None
             thresholds = own_thresholds or ThresholdStatistics(nothing, nothing, nothing, nothing)
         if self._own(first_call):
             means = None

@@ -166,10 +166,9 @@ class HeadTiles:
 
     def columns(self) -> Iterator[slice]:
         """Slices of the vocabulary; none where there are no tokens."""
+        vocabulary = 0
         if len(self.operands.hidden):
             vocabulary = len(self.operands.weight)
-        else:
-            vocabulary = 0
         return (
             slice(start, min(start + self.column_step, vocabulary))
             for start in range(0, vocabulary, self.column_step)

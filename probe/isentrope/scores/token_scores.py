@@ -285,10 +285,9 @@ def scores_of(
     outputs: tuple[Tensor, ...], token_ids: Tensor, temperature: float | Tensor
 ) -> TokenScores:
     """The scores from `marked_outputs`, with what they were computed from."""
+    squared_scores = None
     if len(outputs) > 5:
         squared_scores = outputs[5]
-    else:
-        squared_scores = None
     if isinstance(temperature, Tensor):
         temperature = temperature.detach()
     return replace(

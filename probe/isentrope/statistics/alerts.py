@@ -23,7 +23,7 @@ from isentrope_wire.diagnosis.guard import ControlGuard, is_learning
 from isentrope_wire.diagnosis.health import counts_since
 from isentrope_wire.diagnosis.measures import Measures
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, cause_of, change_parts, mean_parts
-from isentrope_wire.diagnosis.rules import Finding
+from isentrope_wire.diagnosis.rules.finding import Finding
 from isentrope_wire.diagnosis.story import Excused, cause_among, follows, is_no_collapse
 from isentrope_wire.hold_action import HoldStatus
 from isentrope_wire.numbers import is_usable, part_of, percent
@@ -391,10 +391,9 @@ class AlertWatch:
         if target is not None:
             evidence |= {"target_entropy": target}
         # What a hold will do is not in the course yet; the diagnosis says where it goes.
+        forecast = None
         if target is None:
             forecast = course.forecast()
-        else:
-            forecast = None
         if forecast is not None:
             low, middle, high = forecast.low[-1], forecast.entropy[-1], forecast.high[-1]
             message += f" In {AHEAD} steps {middle:.3g} nats ({low:.3g} to {high:.3g})."

@@ -321,10 +321,9 @@ class Bend:
 
         An update much smaller than its neighbours bends less. And where the entropy fell ever
         faster, as in the first steps of a run, it soon does no more."""
+        share = 0.0
         if coupled.change:
             share = (coupled.age + 0.5) * self.nats / coupled.change
-        else:
-            share = 0.0
         return coupled.change * (1 + min(max(share, -0.5), 0.0))
 
     def learn(self, coupled: CoupledProduct, came: float) -> None:
@@ -504,7 +503,9 @@ class Calibration:
             return
         largest = LARGEST_ERROR * max(half_width or 0.0, math.sqrt(self._mean_square))
         own = observed - predicted
-        residual = own if math.isnan(beside) else beside
+        residual = beside
+        if math.isnan(beside):
+            residual = own
         deviation = _clamp_share(largest, residual + predicted - self._mean_observed)
         same_sign = (predicted > 0) == (observed > 0)
         self._compare(_clamp_share(largest, residual), deviation, noise, same_sign=same_sign)
@@ -533,10 +534,9 @@ class Calibration:
         factor = self._factor() or 0.0
         self._interval.forget()
         for regressor, observed, beside, noise, _ in steps:
+            residual = beside
             if math.isnan(beside):
                 residual = observed - factor * regressor
-            else:
-                residual = beside
             self._interval.add(residual, noise)
         steps.clear()
 

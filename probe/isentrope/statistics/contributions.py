@@ -277,10 +277,9 @@ class _Rows:
                 self._blocks.append(_Block(1, batch.mask.numel(), -1))
                 continue
             rows, width = batch.mask.shape
+            last = None
             if self._blocks:
                 last = self._blocks[-1]
-            else:
-                last = None
             if (
                 last is not None
                 and last.packing is None

@@ -209,10 +209,9 @@ class EntropyGradient:
                 ) is None:
                     return total.fill_(torch.nan)
                 kept, step = momentum
+                rate = 0.0
                 if group.get("decoupled_weight_decay"):
                     rate = group["lr"] * group["weight_decay"]
-                else:
-                    rate = 0.0
                 flat = [
                     _local(values).reshape(-1).split(_PIECE) for values in (weight, gradient, *kept)
                 ]
@@ -457,7 +456,9 @@ def _change_sums(changes: Tensor) -> Tensor:
 
 def scores_in(returned: object) -> list[TokenScores]:
     """What `unseen` returned, as a list."""
-    found = [returned] if isinstance(returned, TokenScores) else returned
+    found = returned
+    if isinstance(returned, TokenScores):
+        found = [returned]
     if not isinstance(found, Sequence) or not all(isinstance(one, TokenScores) for one in found):
         raise ConfigurationError(
             f"unseen must return TokenScores, such as probe.score gives, got {returned!r:.100}."

@@ -139,10 +139,9 @@ def _update_of(
         (first, second), updates = group["betas"], state["step"].double()
         spread = (state["exp_avg_sq"] / (1 - second**updates)).sqrt() + group["eps"]
         of_mean = rate / (1 - first**updates) / spread
+        decay = 1.0
         if group.get("decoupled_weight_decay"):
             decay = 1 - rate * group["weight_decay"]
-        else:
-            decay = 1.0
         # Weights that no token of the step has, such as other embeddings: 1 / eps would be the step
         # that is taken along them.
         return (

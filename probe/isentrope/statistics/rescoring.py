@@ -86,10 +86,9 @@ class Rescoring:
         coupled = self._coupled(lambda coupling: coupling.change(optimizer))
         has_rescore = rescore is not None or any(batch.rescore is not None for batch in batches)
         slopes = self._slopes(rescore, batches)
+        after = None
         if has_rescore:
             after = self._own_tokens(rescore, batches, takes_gradient=unseen is None)
-        else:
-            after = None
         if unseen is None:
             change = None
         else:
@@ -128,7 +127,9 @@ class Rescoring:
     ) -> Sequence[Tensor] | None:
         """Entropies after the update; of them the gradient for the next prediction, where no unseen
         tokens give it."""
-        coupling = self._due() if takes_gradient else None
+        coupling = None
+        if takes_gradient:
+            coupling = self._due()
         with self._scoring_again("re-scoring a step"):
             after = entropies_after_update(
                 rescore, batches, nullcontext if coupling is None else coupling.recorded
@@ -195,10 +196,9 @@ class Rescoring:
 def observing() -> Iterator[None]:
     """Score inside without gradient; the state of the random generators is restored, so that
     observing does not change the run."""
+    devices = []
     if torch.cuda.is_initialized():
         devices = [torch.cuda.current_device()]
-    else:
-        devices = []
     with torch.no_grad(), torch.random.fork_rng(devices=devices):
         yield
 
@@ -235,10 +235,9 @@ def scored_again(
             # One micro-batch: the others' activations are not kept beside its own.
             with recorded() if batch.rescore and not any(rescored) else nullcontext():
                 rescored.append(batch.rescore and batch.rescore())
+    parts = rescored
     if isinstance(rescored, TokenScores):
         parts = [rescored]
-    else:
-        parts = rescored
     if not batches:
         return parts or ()
     if not isinstance(parts, Sequence) or not all(

@@ -213,7 +213,9 @@ def rollouts_of(
 def _prompt(row: Row, texts: TokenTexts) -> str | None:
     """What is kept of the prompt, with "… " in the place of its beginning."""
     ids = [int(number) - 1 for number in row.sample.prompt if number > 0]
-    running = texts.running(ids) if ids else None
+    running = None
+    if ids:
+        running = texts.running(ids)
     if running is None:
         return None
     whole = "".join(running).encode(errors="replace")

@@ -235,7 +235,9 @@ class StepCloser:
         """Queue the report of the step, with what was logged in it."""
         parts, logged = self._parts, self._open.logged
         momentum = Momentum.read(update.optimizer)
-        beta = None if momentum is None else momentum.beta
+        beta = None
+        if momentum is not None:
+            beta = momentum.beta
         learning_rates = update.learning_rates or inputs.learning_rates_of(update.optimizer)
         self._log_own_costs()
         if parts.ranks.leads and parts.hold.vocabulary is not None:

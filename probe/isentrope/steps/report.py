@@ -289,10 +289,9 @@ class ReportBuilder:
         if sums.tokens and sums.basis is not None:
             found = sums[CONTRIBUTIONS]
             adds_up = metrics.INFLUENCES.values() & measured.keys()
+            influence = None
             if adds_up:
                 influence = _clip_factor(closed) * sums.change(1.0)
-            else:
-                influence = None
             texts = self._texts.make(
                 lambda: (
                     add_texts(found.tokens, sums.scale, self._texts),
@@ -413,7 +412,9 @@ class ReportBuilder:
                 cure = ""
             else:
                 cure = f" Suggested: {name_control(alert.suggestion)}."
-            where = f" {self._page}" if self._page else ""
+            where = ""
+            if self._page:
+                where = f" {self._page}"
             level = alert.level.capitalize()
             logger.warning(
                 "isentrope: step %d: %s: %s%s%s", report.step, level, alert.message, cure, where

@@ -135,10 +135,9 @@ class TelemetryConnection:
         self.note = reply.note
         if not reply.HasField("control"):
             return reply.acked_through, None
+        expires_at = None
         if reply.HasField("expires_in"):
             expires_at = asked_at + reply.expires_in
-        else:
-            expires_at = None
         return reply.acked_through, replace(decode_control(reply.control), expires_at=expires_at)
 
     def push(self, records: Sequence[Record]) -> tuple[int, list[Quarantined]]:
@@ -212,10 +211,9 @@ def _named(error: grpc.RpcError) -> ServerAway | ServerRefuses:
     refusals = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
     if code in refusals and is_answer_of_server(error):
         has_advice = "ISENTROPE_TOKEN" in details
+        remedy = "Set ISENTROPE_TOKEN to a token with scope ingest, then"
         if has_advice:
             remedy = "Then deliver with"
-        else:
-            remedy = "Set ISENTROPE_TOKEN to a token with scope ingest, then"
         return ServerRefuses(f"{sentence} {remedy} `isentrope sync`.")
     advice = advice_on(details)
     if advice:

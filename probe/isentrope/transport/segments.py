@@ -220,10 +220,9 @@ def _good_frames(data: bytes, position: int) -> Iterator[tuple[int, int, bytes]]
         if position < 0 or position + FRAME_BYTES > len(data):
             return
         _, length, checksum, seq = _FRAME.unpack_from(data, position)
+        payload = b""
         if length <= MAX_PAYLOAD_BYTES:
             payload = data[position + FRAME_BYTES : position + FRAME_BYTES + length]
-        else:
-            payload = b""
         if len(payload) == length and _checksum(length, seq, payload) == checksum:
             yield position, seq, payload
             position += FRAME_BYTES + length

@@ -377,7 +377,9 @@ def ship(
         return None
     try:
         # The shipper that held the lock until now may have delivered everything.
-        status = shipper.run() if folder.exists else None
+        status = None
+        if folder.exists:
+            status = shipper.run()
         if status is not None and status.state is ShipperState.DRAINED:
             folder.retire()
     finally:

@@ -406,10 +406,9 @@ class SpoolTransport:
             )
         home = self.folder.home
         is_home_there = home is not None and home.is_dir()
+        patience_seconds = HOME_ABSENT_SECONDS
         if is_home_there:
             patience_seconds = ABSENT_SECONDS
-        else:
-            patience_seconds = HOME_ABSENT_SECONDS
         if self._closing.is_set() or now - self._absent_since >= patience_seconds:
             self.folder.restore(self._run, self._target, self._alive_lock)
         return False
@@ -545,10 +544,9 @@ def open_transport(
             home,
             kind,
         )
+    supervisor = None
     if mode == "online":
         supervisor = ShipperSupervisor(folder, home=home)
-    else:
-        supervisor = None
     try:
         return SpoolTransport(folder, run, supervisor, limits)
     except OSError:

@@ -182,10 +182,9 @@ class SpoolFolder:
                 first = None
             else:
                 first = next(iter(read_segment(oldest).frames), None)
+            message = None
             if first is not None:
                 message = decode_payload(first.payload)
-            else:
-                message = None
         except (OSError, CodecError):
             return None
         if isinstance(message, RunStarted):

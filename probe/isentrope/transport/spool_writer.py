@@ -274,10 +274,9 @@ class SpoolWriter:
             message = entry()
             if isinstance(message, StepReport) and self._lost is not None:
                 message, self._lost = add_loss_alert(message, self._lost), None
+            report = None
             if isinstance(message, StepReport):
                 report = message
-            else:
-                report = None
             if report is None:
                 light = message
             else:
@@ -389,10 +388,9 @@ class SpoolWriter:
         )
 
     def _lightened(self, report: StepReport) -> StepReport:
+        light = report
         if self._has_little_room:
             light = lightened(report)
-        else:
-            light = report
         if light is report or self._alerted:
             return light
         self._alerted = True

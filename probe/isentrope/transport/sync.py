@@ -110,7 +110,9 @@ def _result(
 ) -> SyncResult:
     """With the run and rank of the folder's path where its content may be unreadable."""
     name = folder.path.name.removeprefix("rank-")
-    rank_of_folder = int(name) if name.isdecimal() else 0
+    rank_of_folder = 0
+    if name.isdecimal():
+        rank_of_folder = int(name)
     return SyncResult(
         folder=str(folder.path),
         run=folder.path.parent.parent.name if run is None else run.run_id,

@@ -12,7 +12,7 @@ from isentrope_wire.answers import Alert
 from isentrope_wire.diagnosis.checks import CHECKS, cure_of
 from isentrope_wire.diagnosis.course import DIRECTIONS
 from isentrope_wire.diagnosis.measures import Measures
-from isentrope_wire.diagnosis.rules import LEAST
+from isentrope_wire.diagnosis.rules.finding import LEAST
 from isentrope_wire.numbers import Answer
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 

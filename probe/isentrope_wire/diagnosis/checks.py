@@ -11,10 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from isentrope_wire import metrics
-from isentrope_wire.diagnosis import rules
 from isentrope_wire.diagnosis.course import DIRECTIONS
 from isentrope_wire.diagnosis.measures import Measures
-from isentrope_wire.diagnosis.rules import Finding
+from isentrope_wire.diagnosis.rules import (
+    completions,
+    divergence,
+    groups,
+    held_out,
+    rewards,
+    updates,
+)
+from isentrope_wire.diagnosis.rules.finding import Finding
 from isentrope_wire.numbers import fixed, percent
 
 
@@ -39,8 +46,8 @@ class Check:
 
     def is_measured(self, measures: Measures) -> bool:
         """Whether there is anything to judge."""
-        known = all(measures.first_of(names) is not None for names in self.reads)
-        return known and self.has_patterns(measures)
+        is_known = all(measures.traces.keys() & {*names} for names in self.reads)
+        return is_known and self.has_patterns(measures)
 
 
 def missing(measures: Measures) -> list[Check]:
@@ -68,10 +75,8 @@ def reason_for_health(measures: Measures) -> str:
     """Why a run without findings is healthy, in a sentence; empty where nothing is known."""
     said = []
     span = max(30, round(measures.age / 3))
-    change, reward = (
-        rules.reward_change(measures, measures.age - span),
-        measures.trace(metrics.REWARD_MEAN),
-    )
+    change = measures.change(metrics.REWARD_MEAN, measures.age - span)
+    reward = measures.trace(metrics.REWARD_MEAN)
     if change is not None and reward is not None:
         if change.rises:
             said.append(f"the reward still rises ({change.value:+.2g} in {span} steps)")
@@ -100,7 +105,7 @@ _STANDSTILL = frozenset({"plateau", "decline"})
 CHECKS: tuple[Check, ...] = (
     Check(
         kind="not_finite",
-        find=rules.not_finite,
+        find=updates.not_finite,
         reads=((metrics.REWARD_MEAN, metrics.ENTROPY_MEAN, metrics.KL_REFERENCE, metrics.KL_OLD),),
         needs="reward, entropy or KL",
         cures={
@@ -114,7 +119,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         kind="gradient",
-        find=rules.gradient,
+        find=updates.gradient,
         reads=((metrics.TRAIN_GRAD_NORM, metrics.TRAIN_NOT_FINITE, metrics.TRAIN_LOSS),),
         needs="the gradient's norm (grad_norm)",
         cures={
@@ -135,7 +140,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         kind="zero_advantage",
-        find=rules.zero_advantage,
+        find=groups.zero_advantage,
         reads=(
             (
                 metrics.ADVANTAGE_ZERO_GROUP_FRACTION,
@@ -169,7 +174,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         kind="truncation",
-        find=rules.truncation,
+        find=completions.truncation,
         reads=((metrics.COMPLETION_TRUNCATED,),),
         needs=(
             'the share of cut completions (own loop: `completions={"truncated": ...}`; TRL: '
@@ -190,7 +195,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         kind="length",
-        find=rules.length,
+        find=completions.length,
         reads=((metrics.COMPLETION_LENGTH_MEAN,),),
         needs="the mean length of completions",
         cures={
@@ -205,7 +210,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         kind="repetition",
-        find=rules.repetition,
+        find=completions.repetition,
         reads=((metrics.COMPLETION_REPETITION,),),
         needs="token ids (`gate`), or rollout/repetition_frac",
         cures={
@@ -219,7 +224,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         kind="reward_hacking",
-        find=rules.reward_hacking,
+        find=held_out.reward_hacking,
         reads=((metrics.REWARD_MEAN,),),
         needs="a held-out score (eval/...)",
         cures={
@@ -235,7 +240,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         kind="reward_parts",
-        find=rules.reward_parts,
+        find=rewards.reward_parts,
         reads=(),
         needs="two parts of the reward or more (rewards/NAME/mean)",
         cures={
@@ -250,7 +255,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         kind="kl",
-        find=rules.kl,
+        find=divergence.kl,
         reads=(
             (
                 metrics.KL_REFERENCE,
@@ -276,7 +281,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         kind="clip_saturation",
-        find=rules.clip_saturation,
+        find=updates.clip_saturation,
         reads=((metrics.RATIO_CLIPPED, metrics.RATIO_CLIPPED_LOW, metrics.RATIO_CLIPPED_HIGH),),
         needs="old log-probs (`old_logprobs=` of gate), or clip_ratio/region_mean",
         cures={
@@ -289,7 +294,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         kind="value",
-        find=rules.value,
+        find=updates.value,
         reads=((metrics.VALUE_EXPLAINED_VARIANCE, metrics.VALUE_LOSS),),
         needs="the explained variance or the loss of a value function (PPO)",
         cures={
@@ -301,7 +306,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         kind="throughput",
-        find=rules.throughput,
+        find=updates.throughput,
         reads=((metrics.TIME_STEP_SECONDS,),),
         needs="the time of a step",
         cures={
@@ -313,7 +318,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         kind="decline",
-        find=rules.decline,
+        find=rewards.decline,
         reads=((metrics.REWARD_MEAN,),),
         needs="the mean reward",
         cures={
@@ -327,7 +332,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         kind="plateau",
-        find=rules.plateau,
+        find=rewards.plateau,
         reads=((metrics.REWARD_MEAN,),),
         needs="the mean reward",
         cures={

@@ -10,7 +10,7 @@ gain of one step would not do for all: the factor that clipped that step's gradi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
@@ -126,9 +126,8 @@ class LastSteps:
     def added_by_active(self) -> list[float]:
         """What the active control adds to the unit prediction of each of the steps; where their
         sums don't know it, what was added to them on average."""
-        if self.active is None:
-            answers = None
-        else:
+        answers = None
+        if self.active is not None:
             answers = self.evaluate(self.active)
         if answers is None:
             return [self.intervention] * len(self.sums)
@@ -148,12 +147,12 @@ class LastSteps:
         An entropy moves by shares of itself, so a step's nats are brought to today's level."""
         if self.gain is None or not self.has_clear_gain:
             return None
-        if self.of_unseen or course is None:
-            own_share = 1.0
-        else:
+        own_share, shares = 1.0, [1.0] * len(self.sums)
+        if course is not None:
+            shares = course.shares(len(self.sums))
+        if course is not None and not self.of_unseen:
             own_share = course.own_share
         gains = self.gains or [self.gain] * len(self.sums)
-        shares = _shares(self, course)
         return [own_share * gain * share for gain, share in zip(gains, shares, strict=True)]
 
 
@@ -181,9 +180,7 @@ def predicted_effect(
         ]
         change = fmean(added, tokens)
         error = math.hypot(_OFF * change, _std(added) / math.sqrt(len(added)))
-        if course is None:
-            pace = None
-        else:
+        if course is not None:
             pace = course.mean_pace(PROMISED_STEPS, change, error)
     return PredictedEffect(
         steps=len(known),
@@ -265,20 +262,18 @@ class _Search:
     def __init__(self, course: Course, last: LastSteps, direction: int, before: float) -> None:
         self._course, self._last, self._direction = course, last, direction
         self._before = before
-        active = None
+        self._least_clipped = _LEAST_CLIPPED
         if last.active is not None and last.active.method.thresholds:
             active = predicted_effect(last.active, last, course)
-        self._least_clipped = _LEAST_CLIPPED
-        if active is not None:
-            self._least_clipped = max(active.clip_fraction, _LEAST_CLIPPED)
+            if active is not None:
+                self._least_clipped = max(active.clip_fraction, _LEAST_CLIPPED)
 
     def best(self, reason: str) -> Stopping | None:
         """The threshold of the coarsest grid that serves; else the safe one nearest to 0. A finer
         grid is asked where the coarser one goes from too little to too much."""
+        scope = Scope.INCREASING
         if self._direction < 0:
             scope = Scope.DECREASING
-        else:
-            scope = Scope.INCREASING
         weakest = SUGGESTED_THRESHOLDS[0][-1]
         control = Control(
             method=SUGGESTED, mu_low=weakest, mu_high=weakest, scope=scope, reason=reason
@@ -312,33 +307,32 @@ class _Search:
         if effect.clip_fraction <= self._least_clipped or early is None or not effect.change:
             return False
         assert effect.pace is not None, "the gain is known"
+        fastest = effect.pace.low
         if self._direction < 0:
             fastest = effect.pace.high
-        else:
-            fastest = effect.pace.low
         if stopping.left < -_WORTH or -self._direction * fastest > self._before:
             return False
         forecast = self._course.forecast(effect.change, effect.change_error or 0.0)
         if forecast is None:
             return False
-        farthest = (forecast.high if self._direction < 0 else forecast.low)[PROMISED_STEPS - 1]
-        return self._direction * (farthest - early) >= 0
+        edge = forecast.low
+        if self._direction < 0:
+            edge = forecast.high
+        return self._direction * (edge[PROMISED_STEPS - 1] - early) >= 0
 
     def _is_too_steep(self, stopping: Stopping) -> bool:
         mu = stopping.control.mu_low
         assert mu is not None
-        low, high = (
-            self._try_control(stopping.control, near).left
-            for near in (mu * (1 - _TOO_STEEP), mu * (1 + _TOO_STEEP))
-        )
-        return abs(high - low) > 1
+        low = self._try_control(stopping.control, mu * (1 - _TOO_STEEP))
+        high = self._try_control(stopping.control, mu * (1 + _TOO_STEEP))
+        return abs(high.left - low.left) > 1
 
 
 def _enclosing(tried: Sequence[Stopping]) -> tuple[float, float]:
     """The two neighbouring thresholds, of falling ones, between which the change comes to its
     end."""
     thresholds = [stopping.control.mu_low or 0.0 for stopping in tried]
-    ends = next((place for place, one in enumerate(tried) if one.left <= 0), len(tried))
+    ends = next((at for at, stopping in enumerate(tried) if stopping.left <= 0), len(tried))
     return (*thresholds, 0.0)[ends], (math.inf, *thresholds)[ends]
 
 
@@ -352,49 +346,35 @@ def effect_curves(control: Control, last: LastSteps, course: Course | None) -> E
         return None
     answers = last.curves(control.method, control.scope)
     tokens = [sums.tokens for sums in last.sums]
-    if course is None:
-        factors = None
-    else:
-        factors = last.factors(course)
+    factors = last.factors(course)
     before = [
         sums.change_sum / sums.tokens + added
         for sums, added in zip(last.sums, last.added_by_active, strict=True)
     ]
 
-    def pace(at_mu: Sequence[WhatIf]) -> float | None:
-        if factors is None or course is None:
-            return None
-        added = [
-            factor * (answer.unit_predicted_change - unchanged)
-            for factor, answer, unchanged in zip(factors, at_mu, before, strict=True)
-        ]
-        estimate = course.mean_pace(PROMISED_STEPS, fmean(added, tokens))
-        if estimate is None:
-            return None
-        return estimate.value
-
-    def side(*, low: bool) -> EffectCurve:
-        at_edges = [
-            [answer.evaluate(mu if low else None, None if low else mu) for answer in answers]
-            for mu in EDGES
-        ]
-        fractions = [[answer.clip_fraction for answer in at_mu] for at_mu in at_edges]
-        paces = [value for value in map(pace, at_edges) if value is not None]
+    def effect_curve(thresholds: Iterable[tuple[float | None, float | None]]) -> EffectCurve:
+        means, spreads, paces = [], [], []
+        for mu_low, mu_high in thresholds:
+            steps = [answer.evaluate(mu_low, mu_high) for answer in answers]
+            fractions = [step.clip_fraction for step in steps]
+            means.append(fmean(fractions, tokens))
+            spreads.append(_std(fractions))
+            if factors is None or course is None:
+                continue
+            added = [
+                factor * (step.unit_predicted_change - unchanged)
+                for factor, step, unchanged in zip(factors, steps, before, strict=True)
+            ]
+            pace = course.mean_pace(PROMISED_STEPS, fmean(added, tokens))
+            if pace is not None:
+                paces.append(pace.value)
         return EffectCurve(
-            mu=list(EDGES),
-            clip_fraction=[fmean(at_mu, tokens) for at_mu in fractions],
-            clip_fraction_std=[_std(at_mu) for at_mu in fractions],
-            pace=paces or None,
+            mu=list(EDGES), clip_fraction=means, clip_fraction_std=spreads, pace=paces or None
         )
 
-    return EffectCurves(low=side(low=True), high=side(low=False))
-
-
-def _shares(last: LastSteps, course: Course | None) -> list[float]:
-    """What a step's change is multiplied by: an entropy moves by shares of itself."""
-    if course is None:
-        return [1.0] * len(last.sums)
-    return course.shares(len(last.sums))
+    return EffectCurves(
+        low=effect_curve((mu, None) for mu in EDGES), high=effect_curve((None, mu) for mu in EDGES)
+    )
 
 
 def _std(values: Sequence[float]) -> float:
@@ -471,17 +451,15 @@ def dead_parts(wanted: Control, last: LastSteps) -> list[str]:
 
 
 def _warn_of_no_token(wanted: Control, last: LastSteps) -> Iterator[str]:
+    found = None
     if last.sums:
         found = evaluate_control(wanted, merged(last.sums))
-    else:
-        found = None
     if found is None:
         return
     if wanted.method == "clip_cov" and found.capped:
+        some = "none would be clipped"
         if found.clip_fraction:
             some = "all of them would be clipped"
-        else:
-            some = "none would be clipped"
         yield (
             f"Only {percent(found.clip_fraction, 1)} of the tokens lie between omega_low and"
             f" omega_high: {some}."
@@ -500,12 +478,12 @@ def _warn_of_no_token(wanted: Control, last: LastSteps) -> Iterator[str]:
 def _evidence(newest: Mapping[str, float]) -> StepEvidence:
     tokens = round(newest[metrics.TOKEN_COUNT])
     acts = newest.get(metrics.TOKEN_EFFECTIVE_FRACTION) != 0
-    known = metrics.CLIP_FRACTION in newest
+    is_measured = metrics.CLIP_FRACTION in newest
     ratio = newest.get(metrics.RATIO_MEAN)
     return StepEvidence(
         tokens=tokens,
-        positive=int(acts and (not known or metrics.CLIP_FRACTION_POSITIVE in newest)),
-        negative=int(acts and (not known or metrics.CLIP_FRACTION_NEGATIVE in newest)),
+        positive=int(acts and (not is_measured or metrics.CLIP_FRACTION_POSITIVE in newest)),
+        negative=int(acts and (not is_measured or metrics.CLIP_FRACTION_NEGATIVE in newest)),
         candidates=tokens,
         spared=0,
         decreasing=1,
@@ -546,10 +524,9 @@ def _nothing_to_act_on(control: Control, step: StepEvidence) -> Iterator[str]:
     elif control.scope == Scope.NEGATIVE and not step.negative:
         yield "scope negative holds no token: no advantage is below 0."
     elif (control.scope == Scope.POSITIVE or control.method.positive_only) and not step.positive:
+        tokens = "The positive side"
         if control.scope == Scope.POSITIVE:
             tokens = "scope positive"
-        else:
-            tokens = "The positive side"
         yield f"{tokens} holds no token: no advantage is above 0."
     elif control.scope == Scope.DECREASING and not step.decreasing:
         yield "scope decreasing holds no token: no update lowers the entropy."
@@ -593,7 +570,9 @@ def _thresholds(control: Control, step: StepEvidence) -> Iterator[str]:
         if control.hold is not None or mu is None or bound is None or outside:
             continue
         if mu >= bound * (1 - THRESHOLD_TOLERANCE):
-            side = "lower" if name == "mu_low" else "upper"
+            side = "upper"
+            if name == "mu_low":
+                side = "lower"
             yield (
                 f"{name} {mu:g} clips nothing at this step: no token lies beyond it, for the {side}"
                 f" side ends at {bound:.3g}. Only a smaller {name} would clip."

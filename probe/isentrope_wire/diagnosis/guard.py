@@ -53,10 +53,9 @@ def lost_reward(before: Sequence[float], since: Sequence[float], steps: int = 0)
         return 0.0
     error_before = _error_of_mean(earlier)
     error = math.hypot(error_before, _error_of_mean(newest))
+    fall = 0.0
     if steps and lost > SIGMAS * error:
         fall = -_slope(earlier)
-    else:
-        fall = 0.0
     fall_error = error_before * math.sqrt(12 / (len(earlier) ** 2 - 1))
     if fall > PROBABLE_ERROR * fall_error:
         steps_between = steps + (len(earlier) - len(newest)) / 2
@@ -112,7 +111,9 @@ class Overshoot:
 
     @property
     def message(self) -> str:
-        reward = f", reward −{self.reward_lost:.2g}" if self.reward_lost else ""
+        reward = ""
+        if self.reward_lost:
+            reward = f", reward −{self.reward_lost:.2g}"
         return (
             f"Version {self.version} overshoots: entropy {self.entropy_change:+.2g} nats{reward} in"
             f" {self.steps} steps. Revert it."

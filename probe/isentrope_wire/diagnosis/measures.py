@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -163,14 +163,6 @@ class Measures:
         if trace is None or trace.at != self.age - 1:
             return None
         return trace.recent[-1]
-
-    def first_of(self, names: Iterable[str], least: int = 1) -> tuple[str, Trace] | None:
-        """The first of some quantities that has at least so many values."""
-        for name in names:
-            trace = self.trace(name, least)
-            if trace is not None:
-                return name, trace
-        return None
 
     @property
     def parts(self) -> dict[str, Trace]:

@@ -105,10 +105,9 @@ def cause_of(steps: Mapping[int, Mapping[str, float]], direction: int) -> Cause 
         message += f", by influence in step {step}"
     # The policy loss is the usual part and is not reported.
     if mechanism is not None and not mechanism.endswith("policy_loss"):
+        most = "by the theory most"
         if step is None:
             most = "most of it"
-        else:
-            most = "by the theory most"
         message += f"; {most} comes from the {mechanism.removeprefix(MECHANISM).replace('_', ' ')}"
     return Cause(
         quadrant=quadrant,

@@ -14,7 +14,7 @@ from isentrope_wire.diagnosis.checks import CHECKS
 from isentrope_wire.diagnosis.course import Course
 from isentrope_wire.diagnosis.guard import MOST_LOST
 from isentrope_wire.diagnosis.measures import Measures
-from isentrope_wire.diagnosis.rules import MOST, reward_rises
+from isentrope_wire.diagnosis.rules.finding import MOST, reward_rises
 
 _KEPT = 0.65
 """Share of today's entropy that must be expected to be left at the end of the forecast."""

@@ -148,9 +148,11 @@ class Trace:
     def sigmas(self) -> float:
         """How many standard errors the level is from the early level."""
         error = math.sqrt(2) * self.level_error
-        if error <= 0:
-            return (0.0, math.inf)[self.level != self.start]
-        return abs(self.level - self.start) / error
+        if error > 0:
+            return abs(self.level - self.start) / error
+        if self.level == self.start:
+            return 0.0
+        return math.inf
 
     def value_at(self, at: float) -> float:
         """The mean of the newest block up to a step of this index; the early level before any."""

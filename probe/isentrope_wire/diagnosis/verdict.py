@@ -79,16 +79,15 @@ def verdict_on(
     # The entropy of the step that it was applied at is still that of the steps before, so it is
     # where the slope begins.
     under = [step for step in sorted(entropies) if applied <= step <= end][: given or None]
-    last = under[-1] if under else applied
-    predicted = version.predicted
-    if predicted is None or predicted.pace is None:
-        promised = None
-    else:
+    last = applied
+    if under:
+        last = under[-1]
+    predicted, promised = version.predicted, None
+    if predicted is not None and predicted.pace is not None:
         promised = predicted.pace.value
+    levels: _Levels = (None, None, None)
     if given:
         levels = _levels(version, entropies, last)
-    else:
-        levels = (None, None, None)
     now = _judgement(under, entropies, added, promised)
     said = now
     if targets is not None:
@@ -101,14 +100,9 @@ def verdict_on(
     if targets is None and now.without is not None:
         said = _heed_levels(said, median_at(entropies, applied), levels)
     ends = [median_at(entropies, step) for step in (applied, last)]
-    is_far = early is not None and _passes(early, *ends)
-    if (
-        targets is None
-        and is_far
-        and now.left is not None
-        and now.realised
-        and now.realised.direction
-    ):
+    has_passed = early is not None and _passes(early, *ends)
+    is_moving = now.left is not None and now.realised and now.realised.direction
+    if targets is None and has_passed and is_moving:
         said = replace(said, outcome=Outcome.OVERSHOT)
     return Verdict(
         version=version.version,
@@ -193,8 +187,10 @@ def _levels(version: ControlVersion, entropies: Mapping[int, float], last: int) 
     if pushed is not None and applied is not None and applied < pushed + AHEAD:
         last = min(last, pushed + AHEAD)
     level = median_at(entropies, last)
-    if not math.isfinite(level) or predicted is None or pushed is None:
-        return (level if math.isfinite(level) else None), None, None
+    if not math.isfinite(level):
+        return None, None, None
+    if predicted is None or pushed is None:
+        return level, None, None
     if not pushed < last <= pushed + AHEAD:
         return level, None, None
     promised, without = (
@@ -253,17 +249,16 @@ def outcome_of(
     # Which way it would have gone; where it would have stood still, against what it did.
     way = math.copysign(1, without or -realised.value)
     left = way * realised.value / expected
-    if promised is None:
-        asked = 0.0
-    else:
-        asked = max(-way * promised, 0.0)
+    asked = max(-way * (promised or 0.0), 0.0)
     if realised.direction and -left > _OVERSHOT * max(1.0, asked / expected):
         return Outcome.OVERSHOT, left
     if left < TURNED and realised.direction and -left > _OVERSHOT * asked / expected:
         return Outcome.TURNED, left
     if left <= STOPPED:
         return Outcome.STOPPED, left
-    return (Outcome.SLOWED if left <= NO_EFFECT else Outcome.NO_EFFECT), left
+    if left <= NO_EFFECT:
+        return Outcome.SLOWED, left
+    return Outcome.NO_EFFECT, left
 
 
 def median_at(entropies: Mapping[int, float], step: int) -> float:
@@ -339,12 +334,12 @@ def _write_sentence(
     """The verdict as it was given, `said`, with the numbers of `now`."""
     outcome, realised, without = said.outcome, now.realised, now.without
     if version.hold is not None:
-        of_hold = _HOLDS[outcome].format(acts="clips" if clipped else "waits")
+        acts, why = "waits", ""
+        if clipped:
+            acts = "clips"
         if clipped and outcome == Outcome.FAILED:
             why = f", with {percent(clipped)} of the tokens clipped"
-        else:
-            why = ""
-        return f"{of_hold}{why}."
+        return f"{_HOLDS[outcome].format(acts=acts)}{why}."
     if steps < LEAST_POINTS or realised is None:
         return f"Too early to say: judged after {PROMISED_STEPS} steps."
     if version.method == Method.NONE:
@@ -356,10 +351,9 @@ def _write_sentence(
         margin = fixed((realised.high - realised.low) / 2, 4)
         beside = beside or f"{_pace(realised.value)} nats a step, {_pace(without)} without it"
         return f"Not clear, the pace scatters by ±{margin} nats a step: {beside}."
+    change, turned = "rise", "fall"
     if said.without < 0:
-        change, turned = ("fall", "rise")
-    else:
-        change, turned = ("rise", "fall")
+        change, turned = "fall", "rise"
     beside = beside or (
         f"{_pace(realised.value)} nats a step, {_pace(without)} without it, over {steps} steps"
     )

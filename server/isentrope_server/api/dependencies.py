@@ -155,10 +155,9 @@ def page_after(cursor: str | None, length: int) -> list[int] | None:
 
 def page_of(found: Sequence[tuple[Sequence[int], _T]], limit: int) -> Page[_T]:
     """The first `limit` of items with their places; there is a next page if there are more."""
+    place = None
     if len(found) > limit:
         place = found[limit - 1][0]
-    else:
-        place = None
     return Page(
         items=[item for _, item in found[:limit]],
         next_cursor=None if place is None else encode(*place),
@@ -188,10 +187,9 @@ async def refuse_unknown_parameters(request: Request) -> None:
             hint = f"did you mean {nearest[0]}"
         else:
             hint = f"there are {', '.join(sorted(known))}"
+        message = "this address takes no parameters"
         if known:
             message = f"there is no such parameter; {hint}"
-        else:
-            message = "this address takes no parameters"
         problems.append({"type": "extra_forbidden", "loc": ("query", name[:100]), "msg": message})
     if problems:
         raise RequestValidationError(problems)

@@ -79,7 +79,9 @@ def write(
 def column_names(names: Sequence[str], *, labelled: bool = False) -> list[str]:
     """Names of all columns. A metric with the name of a fixed column is called `metric/NAME`. Where
     another metric has that name, `metric/` is added once more."""
-    fixed = _LABELLED if labelled else _FIXED
+    fixed: tuple[str, ...] = _FIXED
+    if labelled:
+        fixed = _LABELLED
     taken = {*fixed, *names}
     columns = [*fixed]
     for name in names:

@@ -117,10 +117,9 @@ def _joined(name: str, reason: str, entropy: Series, reward: Series) -> _Measure
     """Each reward beside the entropy of the steps about it: as many as lie between two rewards."""
     usable = np.abs(reward.values) <= _LARGEST_REWARD
     steps, rewards = reward.steps[usable], reward.values[usable]
+    half = 0.5
     if len(steps) > 1:
         half = float(np.median(np.diff(steps))) / 2
-    else:
-        half = 0.5
     first = np.searchsorted(entropy.steps, steps - half, side="right")
     end = np.searchsorted(entropy.steps, steps + half, side="right")
     there = end > first

@@ -68,12 +68,11 @@ class Basis:
         """That of a run's newest digest; None where there is none, or its timeline changed
         since."""
         if run.basis is None:
-            basis = None
-        else:
-            basis = cls(**run.basis)
-        if basis is not None and basis.timeline == run.timeline_version:
-            return basis
-        return None
+            return None
+        basis = cls(**run.basis)
+        if basis.timeline != run.timeline_version:
+            return None
+        return basis
 
 
 def measured(connection: Connection, run: Run, *, for_control: bool = True) -> Measured:
@@ -85,11 +84,10 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     else:
         first = basis.first_step
     applied = controls.newest_applied(connection, run.key)
-    if applied is None:
-        active = None
-    else:
+    active, verdict = None, None
+    if applied is not None:
         active = judged(connection, run, [control_version(applied)])[0]
-    verdict = None if active is None else active.verdict
+        verdict = active.verdict
     found = Measured(
         status=run.status,
         error=run.error,
@@ -100,7 +98,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     )
     if run.step is None or first is None:
         if for_control:
-            return replace(found, newest=run_control(connection, run))
+            found = replace(found, newest=run_control(connection, run))
         return found
     span = StepRange(first=run.step - STEPS_READ, last=run.step)
     names: list[str] = [*_COURSE]
@@ -114,37 +112,32 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         early = basis.early_entropies
     else:
         beginning = StepRange(first=first, last=min(first + STEPS_READ, LARGEST_INTEGER))
-        read = series.read(connection, run.key, [metrics.ENTROPY_MEAN], beginning)[
-            metrics.ENTROPY_MEAN
-        ]
-        early = list(islice(finite(read).values(), metrics.EARLY_STEPS))
+        columns = series.read(connection, run.key, [metrics.ENTROPY_MEAN], beginning)
+        levels = finite(columns[metrics.ENTROPY_MEAN]).values()
+        early = list(islice(levels, metrics.EARLY_STEPS))
     entropies, unseen = last[metrics.ENTROPY_MEAN], finite(last[metrics.ENTROPY_UNSEEN_CHANGE])
     gains, explained, gain_errors = (
         finite(last[name]) if name in last else {} for name in _PREDICTION
     )
+    targets = finite(last[metrics.HOLD_TARGET])
+    newest_findings = alerts.newest_alerts(
+        connection, run.key, kinds=FINDINGS, limit=_FINDINGS_READ
+    )
+    by_control = {}
+    if interventions:
+        by_control = {step: gain * interventions.get(step, 0.0) for step, gain in gains.items()}
     found = replace(
         found,
         early_entropies=early,
         entropies=dict(zip(entropies.steps.tolist(), entropies.values.tolist(), strict=True)),
         observed=unseen or finite(last[metrics.ENTROPY_OBSERVED_CHANGE]),
-        by_control=(
-            {step: gain * interventions.get(step, 0.0) for step, gain in gains.items()}
-            if interventions
-            else {}
-        ),
+        by_control=by_control,
         explained=explained,
-        targets={
-            step: target for step, target in finite(last[metrics.HOLD_TARGET]).items() if target > 0
-        },
+        targets={step: target for step, target in targets.items() if target > 0},
         is_acting=run.step in finite(last[metrics.HOLD_MU]) | finite(last[metrics.HOLD_BONUS]),
         rewards=finite(last[metrics.REWARD_MEAN]),
         applied_steps=[step for _, step in controls.applied_steps(connection, run.key)],
-        findings=[
-            alert
-            for _, alert in alerts.newest_alerts(
-                connection, run.key, kinds=FINDINGS, limit=_FINDINGS_READ
-            )
-        ],
+        findings=[alert for _, alert in newest_findings],
     )
     newest_report = steps.find(connection, run.key, run.step)
     if newest_report is not None:
@@ -160,17 +153,20 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         return found
     control = run_control(connection, run)
     parts = _last_parts(last)
-    what_if = [
-        (step, sums)
-        for step, sums in attachments.read_what_if(
-            connection, run.key, last=run.step, steps=EFFECT_STEPS
-        )
-        if sums.is_usable
-    ]
+    reported = attachments.read_what_if(connection, run.key, last=run.step, steps=EFFECT_STEPS)
+    what_if = [(step, sums) for step, sums in reported if sums.is_usable]
     newest_gain = next(reversed(gains.values()), None)
     step_gains = list[float]()
     if newest_gain is not None:
         step_gains = [gains.get(step, newest_gain) for step, _ in what_if]
+    added = [part.get(metrics.CHANGE_BY_INTERVENTION, 0.0) for part in parts.values()]
+    active_control, scalars, newest_alert = None, None, None
+    if control.active is not None and not control.active.hold:
+        active_control = control.active.control
+    if newest_report is not None:
+        scalars = _usable(newest_report.scalars)
+    for _, alert in alerts.newest_alerts(connection, run.key, kinds=DIRECTIONS, limit=1):
+        newest_alert = alert
     return replace(
         found,
         newest=control,
@@ -180,27 +176,15 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         parts=parts,
         last=LastSteps(
             sums=[sums for _, sums in what_if],
-            intervention=(
-                fmean(one.get(metrics.CHANGE_BY_INTERVENTION, 0.0) for one in parts.values())
-                if parts
-                else 0.0
-            ),
-            active=(
-                None if control.active is None or control.active.hold else control.active.control
-            ),
+            intervention=fmean(added or [0.0]),
+            active=active_control,
             gain=newest_gain,
             gains=step_gains,
             gain_error=next(reversed(gain_errors.values()), None),
             of_unseen=bool(unseen),
-            scalars=None if newest_report is None else _usable(newest_report.scalars),
+            scalars=scalars,
         ),
-        alert=next(
-            (
-                one
-                for _, one in alerts.newest_alerts(connection, run.key, kinds=DIRECTIONS, limit=1)
-            ),
-            None,
-        ),
+        alert=newest_alert,
     )
 
 

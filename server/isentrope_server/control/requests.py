@@ -148,7 +148,9 @@ def revert_harmful(
 
 def _check(transaction: Transaction, run: Run, control: Control, expected_version: int) -> None:
     newest = controls.newest(transaction.connection, run.key)
-    newest_version = newest.version if newest else 0
+    newest_version = 0
+    if newest:
+        newest_version = newest.version
     if expected_version != newest_version:
         raise PreconditionFailed(
             f"The newest control is version {newest_version}, If-Match names"

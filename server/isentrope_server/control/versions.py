@@ -201,7 +201,9 @@ def read_as_begun(
             report = None
         else:
             report = steps.find(connection, run.key, run.step)
-        labels = {} if report is None else report.labels
+        labels = {}
+        if report is not None:
+            labels = report.labels
         chosen = next((item for item in described if _agrees(item.document, labels)), chosen)
     if recorded is not None and recorded.document == chosen.document:
         return recorded

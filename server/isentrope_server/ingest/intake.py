@@ -117,10 +117,9 @@ def _read(record: Record) -> Arrival:
             f"Names have at most {NAME_CHARACTERS} characters; one in seq {record.seq} has more.",
             message,
         )
+    too_much = ""
     if isinstance(message, StepReport):
         too_much = excess(message)
-    else:
-        too_much = ""
     if too_much:
         raise _Unusable("too_much", f"The report of seq {record.seq} holds {too_much}.", message)
     if not all(map(math.isfinite, times)):
@@ -464,10 +463,9 @@ def _store(
         if isinstance(message, StepReport):
             by_server = set_to_server_clock(message, sender.clock_ahead)
             stream = record_outcomes(transaction, sender.run_id, stream, by_server, now)
+            newest = None
             if state.is_current:
                 newest = (message.step, message.control_version)
-            else:
-                newest = None
             for alert in message.alerts:
                 if alert.kind == "overshoot" and state.is_current:
                     revert_harmful(transaction, sender.run_id, alert, REVERT_WITHIN_SECONDS, now)

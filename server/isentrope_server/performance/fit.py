@@ -123,10 +123,9 @@ def fit_performance(entropies: Floats, rewards: Floats) -> PerformanceFit:
     slope, of_scatter = [*regress(design, values, steps_per_block).mean[1:], 0.0][:2]
     # The reward follows this share of the scatter. The rest is an error of x, which the trend has
     # in part.
+    followed = 0.0
     if slope:
         followed = min(1.0, max(0.0, of_scatter / slope))
-    else:
-        followed = 0.0
     blur = ((1 - followed) * slope / scale) ** 2 * (trend[:, None] * covariance * trend)
 
     regression = regress(design, values, steps_per_block, blur)
@@ -310,7 +309,9 @@ def _check_reach(trend: Floats) -> tuple[bool, str]:
     away = (float(trend.min()) - 1) / float(np.ptp(trend))
     low, high = np.log((trend.min(), trend.max()))
     seen = f"Entropies between {low:.3g} and {high:.3g} nats were seen"
-    enough = "too far" if away > FARTHEST else "near enough"
+    enough = "near enough"
+    if away > FARTHEST:
+        enough = "too far"
     distance = f"in exp(H), H = 0 is {max(0.0, away):.2g} times their range away"
     return away <= FARTHEST, f"{seen}; {distance}, {enough} for a ceiling."
 

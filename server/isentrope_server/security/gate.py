@@ -391,10 +391,9 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        limit = PAGE_BODY_BYTES
         if scope["path"].startswith("/api/"):
             limit = API_BODY_BYTES
-        else:
-            limit = PAGE_BODY_BYTES
         declared = Headers(scope=scope).get("content-length", "0")
         if not declared.isdecimal() or int(declared) > limit:
             await BodyTooLarge(limit).answer()(scope, receive, send)

@@ -81,7 +81,9 @@ def is_open(method: str, path: str, *, metrics_open: bool = False) -> bool:
 
 
 def required_scope(method: str, path: str) -> TokenScope:
-    asked = "GET" if method in SAFE_METHODS else method
+    asked = method
+    if method in SAFE_METHODS:
+        asked = "GET"
     for rule_method, pattern, scope in _RULES:
         if rule_method == asked and pattern.fullmatch(path):
             return scope

@@ -195,10 +195,9 @@ def ensure_owner_token(
         if one.is_owner
     }
     try:
+        kept = ""
         if file.exists():
             kept = file.read_text(encoding="utf-8").strip()
-        else:
-            kept = ""
         if secret_hash(kept) in owners:
             return kept
         if chosen is not None and secret_hash(chosen) in owners:

@@ -404,10 +404,9 @@ def read_histograms(
         start += _PIECE.size
         if place == wanted:
             body = stored[start : start + size]
+            plain = body
             if deflated:
                 plain = zlib.decompress(body)
-            else:
-                plain = body
             edges = np.frombuffer(plain, dtype="<u8", count=_EDGES * count).reshape(_EDGES, count)
             by_significance = np.frombuffer(plain, dtype=np.uint8, offset=edges.nbytes).reshape(
                 width, -1

@@ -80,10 +80,9 @@ class OpenedFile:
 
     def notice(self, error: BaseException | None) -> None:
         """Keep that SQLite found the file damaged, where this is what an error says."""
+        name = ""
         if isinstance(error, sqlite3.DatabaseError):
             name = getattr(error, "sqlite_errorname", "")
-        else:
-            name = ""
         if not self._fault and name.startswith(_DAMAGE):
             self._lost(f"is damaged ({error})")
 

@@ -115,10 +115,9 @@ def push_state(
         return None
     is_lowest = row.lowest_rank == rank
     # With many ranks, most are decided by the first condition.
+    newest = incarnation
     if is_lowest and row.rivals is not None:
         newest = _newest(connection, row.run_key)
-    else:
-        newest = incarnation
     return PushState(
         stream=Stream(**{name: getattr(row, name) for name in _NAMES}),
         held_through=max(

@@ -59,10 +59,9 @@ def local_policy(config: LocalModelConfig) -> Policy:
         device."""
     device = _device(config.device)
     model, tokenizer = load_folder(config)
+    named = None
     if model.generation_config is not None:
         named = model.generation_config.eos_token_id
-    else:
-        named = None
     markers = [*(named if isinstance(named, list) else [named]), tokenizer.eos_token_id]
     eos_token_ids = tuple(dict.fromkeys(marker for marker in markers if marker is not None))
     if not eos_token_ids:

@@ -115,10 +115,9 @@ def reproduce(
     # A scheduler's SIGTERM ends the command as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        failures = {}
         if missing:
             failures = _make(missing, folder, runs, workers, ray)
-        else:
-            failures = {}
     except KeyboardInterrupt:
         click.echo(
             "Interrupted. The finished runs are kept: the same command goes on from there.",
@@ -179,10 +178,9 @@ def _make(
 
     executor = LocalProcesses(workers) if ray is None else RayCluster(ray, workers)
     where = f"{executor.workers} at a time" + ("" if ray is None else f" on Ray ({ray})")
+    kept = ""
     if runs:
         kept = f", {len(runs)} more are kept from before"
-    else:
-        kept = ""
     click.echo(f"{len(missing)} runs to make{kept}; {where}.", err=True)
     failures: dict[str, str] = {}
     with (

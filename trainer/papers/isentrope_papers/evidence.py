@@ -51,13 +51,12 @@ def ends_above(
     right: Sequence[Run],
     metric: str = ENTROPY_MEAN,
     *,
-    unit: str = "nats",
     reason: str = "",
 ) -> Check:
     """The left runs end with more of a metric than the right ones of the same seeds; see
     `higher`."""
     return higher(
-        statement, *paired(left, right, lambda run: run.end(metric)), unit=unit, reason=reason
+        statement, *paired(left, right, lambda run: run.end(metric)), unit="nats", reason=reason
     )
 
 
@@ -99,7 +98,9 @@ def trend(
     """The values [seeds][positions] rise (or fall) with at least three positions, such as
     thresholds: Page's trend test, with seeds as its rows."""
     table = np.asarray(values, dtype=float)[:, np.argsort(positions)]
-    ordered = table if rising else table[:, ::-1]
+    ordered = table
+    if not rising:
+        ordered = table[:, ::-1]
     rank_correlation = float(
         np.mean([stats.spearmanr(np.sort(positions), row).statistic for row in table])
     )

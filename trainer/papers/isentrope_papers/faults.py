@@ -89,7 +89,9 @@ def rewarded(reward_of: RewardOf) -> Prepare:
 
 def _pay_length(verdict: float, problem: Problem, text: str | None) -> Parts:
     # A text that the limit cut is the longest.
-    words = 24 if text is None else len(text.split())
+    words = 24
+    if text is not None:
+        words = len(text.split())
     return {"right": verdict + _WORD * words}
 
 

@@ -58,10 +58,9 @@ class Judged:
             sum(check.holds for check in self.checks),
             sum(check.opposite for check in self.checks),
         )
+        against = ""
         if opposite:
             against = f", the opposite of {opposite}"
-        else:
-            against = ""
         if self.checks:
             return f"{self.checks[0].number} ({met} of {len(self.checks)} checks{against})"
         return ""
@@ -115,14 +114,11 @@ def reproduction(judged: Sequence[Judged], results: Results) -> str:
     parts = ["# The papers' claims, run again", _introduction(judged, results), _verdicts(judged)]
     for folder, paper in PAPERS.items():
         of_paper = [one for one in judged if one.figure.folder == folder]
+        title = "Beyond the papers"
         if paper:
             title = f"arXiv {paper}"
-        else:
-            title = "Beyond the papers"
         if of_paper:
             parts += [f"## {title}", *map(_section, of_paper)]
-        else:
-            parts += []
     if results.failures:
         parts += [
             "## Runs that failed",
@@ -133,10 +129,9 @@ def reproduction(judged: Sequence[Judged], results: Results) -> str:
 
 def _introduction(judged: Sequence[Judged], results: Results) -> str:
     base, seeds, runs = results.plan.base, results.plan.seeds, results.made.values()
+    quick = ""
     if results.plan.quick:
         quick = "**A quick pass: small runs that show that everything works, no evidence.** "
-    else:
-        quick = ""
     hours = sum(run.made["cpu_seconds"] for run in runs) / 3600
     processors = " and ".join(
         sorted({f"{run.made['processor']}, torch {run.made['torch']}" for run in runs})

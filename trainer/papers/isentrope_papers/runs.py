@@ -264,10 +264,9 @@ def make_run(settings: RunSettings) -> dict[str, bytes]:
         for report in reports
         for alert in report.alerts
     ]
+    kept = {}
     if settings.pushed_after:
         kept = {"what_if.json": _json(packed)}
-    else:
-        kept = {}
     if log is not None:
         rows = [
             {name: value for name, value in row.items() if not name.startswith(TIMING)}

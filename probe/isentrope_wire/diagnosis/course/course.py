@@ -85,7 +85,9 @@ class Course:
         """
         entropy = min(entropy, tuning.CEILING)
         z = math.log(max(entropy, tuning.FLOOR))
-        passed = step - self.step if self.steps else 1
+        passed = 1
+        if self.steps:
+            passed = step - self.step
         self.early.add(entropy)
         self.step, self.steps, self.age = step, self.steps + 1, self.age + passed
         self._past.compare(step, z, self._fading, self._most)
@@ -303,10 +305,9 @@ class Course:
     def _follow(self, z: float, passed: int) -> None:
         """Move the followed level to the next step, whose log H is z."""
         moved = self._levels.moved
+        known = None
         if moved and passed == 1:
             known = moved[-1][1]
-        else:
-            known = None
         if known is None:
             change = self.rate * passed
         else:

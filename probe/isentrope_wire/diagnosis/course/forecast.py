@@ -76,10 +76,9 @@ class Projection:
             lasts = tuning.RISE_LASTS
         last = math.exp(-1 / (self.fading.memory * lasts))
         gone = min(math.log(share) + level - self.start, 0.0)
+        rest = 0.0
         if self.rate:
             rest = 1 - gone * (1 - last) / (self.rate * last)
-        else:
-            rest = 0.0
         if 0 < rest <= 1:
             return math.log(rest) / math.log(last)
         return None

@@ -58,7 +58,9 @@ class Line:
             memory: steps after which a weight is 1 / e.
             is_new: whether another control is active from this step on.
         """
-        kept = tuning.KEPT_OF_WEIGHTS if is_new else 1.0
+        kept = 1.0
+        if is_new:
+            kept = tuning.KEPT_OF_WEIGHTS
         self._steps += 1
         if self._steps > tuning.LEAST_POINTS and self._has_turned(z, passed):
             kept *= tuning.KEPT_OF_A_TURN

@@ -37,10 +37,12 @@ def diagnose(measured: Measured) -> Diagnosis:
     findings = recent_findings(measured, state.age)
     message = describe_state(state) + describe_findings(findings)
     suggestion, why_none = suggest_control(state, message)
+    cause = None
+    if state.level != HealthLevel.HOLDING:
+        cause = cause_of(measured.parts, state.direction)
     is_over = measured.status.is_over
-    if is_over:
-        forecast, mean_pace = (None, None)
-    else:
+    forecast, mean_pace = None, None
+    if not is_over:
         forecast, mean_pace = forecast_unchanged(state)
     return Diagnosis(
         level=level_with(state.level, findings),
@@ -62,11 +64,7 @@ def diagnose(measured: Measured) -> Diagnosis:
         steps_to_three_quarters_lost=None if is_over else state.steps_to_quarter(),
         target=measured.target,
         message=f"{message} {why_none}".rstrip(),
-        cause=(
-            None
-            if state.level == HealthLevel.HOLDING
-            else cause_of(measured.parts, state.direction)
-        ),
+        cause=cause,
         suggestion=suggestion,
         alert=measured.alert,
         verdict=measured.verdict,
@@ -89,10 +87,9 @@ def preview(measured: Measured, control: Control, *, curves: bool = False) -> Pr
     range."""
     state = RunState(measured)
     course, last = state.course, measured.last
+    warnings = []
     if control.method != Method.NONE or control.hold is not None:
         warnings = dead_parts(control, last)
-    else:
-        warnings = []
     if control.held is not None:
         effect, forecast, message = preview_hold(state, control)
     else:
@@ -102,11 +99,7 @@ def preview(measured: Measured, control: Control, *, curves: bool = False) -> Pr
             forecast = course.forecast(effect.change, effect.change_error or 0.0)
             if effect.change > 0 and forecast is not None:
                 warnings = [*warnings, *_warn_of_early_level(course, max(forecast.entropy))]
-        elif (
-            course is not None
-            and measured.active is not None
-            and control == measured.active.control
-        ):
+        elif course is not None and measured.active and control == measured.active.control:
             forecast = course.forecast()
         message = describe_effect(state, control, effect)
     return Preview(

@@ -87,7 +87,10 @@ def preview_hold(
     acts = action.mu is not None or action.bonus is not None
     is_moved = acts and action.status == HoldStatus.APPROACHING
     has_curve = control.held is not None and control.held.target_curve is not None
-    words = f"The hold {'would move the entropy there' if is_moved else _HOLD_WORDS[action.status]}"
+    does = _HOLD_WORDS[action.status]
+    if is_moved:
+        does = "would move the entropy there"
+    words = f"The hold {does}"
     if action.target is not None:
         words += f" (target {nats(action.target)} nats, now {nats(course.entropy)})"
     under = Control()
@@ -100,52 +103,40 @@ def preview_hold(
     forecast = None
     if effect is not None and effect.change is not None:
         forecast = course.forecast(effect.change, effect.change_error or 0.0, is_kept=acts)
-    if effect is not None and forecast is not None:
-        if action.target is not None and (
-            action.status in (HoldStatus.HOLDING, HoldStatus.SLEWING) or (is_moved and has_curve)
-        ):
-            targets = [action.target] * tuning.AHEAD
-            if control.held is not None and has_curve:
-                curve = [control.held.target_at(step, state.early) for step in forecast.step]
-                targets = [target or action.target for target in curve]
-            forecast = _moved(forecast, _approach(course.entropy, targets), course.largest)
-        elif action.target is not None and action.status != HoldStatus.FALLBACK:
-            forecast = _stay_at_target(forecast, action.target, course.largest, is_there=False)
-        if acts:
-            effect = replace(effect, pace=_pace_of(forecast, course.entropy))
-    if (
-        action.status == HoldStatus.APPROACHING
-        and not has_curve
-        and action.target is not None
-        and forecast is not None
-    ):
-        target = action.target
-        near = next(
-            (
-                at
-                for at, to in enumerate(forecast.entropy, 1)
-                if abs(to / target - 1) <= 1 - tuning.OVER_LEFT
-            ),
-            None,
-        )
-        steps = f"more than {tuning.AHEAD}" if near is None else round_to_one_digit(near)
-        return effect, forecast, f"{words}. It is near in {steps} steps."
-    return effect, forecast, f"{words}. {action.reason}".strip()
+    if effect is None or forecast is None:
+        return effect, forecast, f"{words}. {action.reason}".strip()
+    target = action.target
+    goes_there = action.status in (HoldStatus.HOLDING, HoldStatus.SLEWING)
+    if target is not None and (goes_there or (is_moved and has_curve)):
+        targets = [target] * tuning.AHEAD
+        if control.held is not None and has_curve:
+            curve = [control.held.target_at(step, state.early) for step in forecast.step]
+            targets = [level or target for level in curve]
+        forecast = _moved(forecast, _approach(course.entropy, targets), course.largest)
+    elif target is not None and action.status != HoldStatus.FALLBACK:
+        forecast = _stay_at_target(forecast, target, course.largest, is_there=False)
+    if acts:
+        effect = replace(effect, pace=_pace_of(forecast, course.entropy))
+    if action.status != HoldStatus.APPROACHING or has_curve or target is None:
+        return effect, forecast, f"{words}. {action.reason}".strip()
+    steps = f"more than {tuning.AHEAD}"
+    for step, entropy in enumerate(forecast.entropy, 1):
+        if abs(entropy / target - 1) <= 1 - tuning.OVER_LEFT:
+            steps = str(round_to_one_digit(step))
+            break
+    return effect, forecast, f"{words}. It is near in {steps} steps."
 
 
 def _stay_at_target(
     forecast: EntropyForecast, target: float, largest: float, *, is_there: bool
 ) -> EntropyForecast:
     """A forecast that stays at a target once it has come to it; where it is there, from now on."""
-    way = 1 if target > forecast.entropy[0] else -1
-    return _moved(
-        forecast,
-        [
-            target if is_there or way * value >= way * target else value
-            for value in forecast.entropy
-        ],
-        largest,
-    )
+    entropies = [target] * len(forecast.entropy)
+    if not is_there and target > forecast.entropy[0]:
+        entropies = [min(value, target) for value in forecast.entropy]
+    elif not is_there:
+        entropies = [max(value, target) for value in forecast.entropy]
+    return _moved(forecast, entropies, largest)
 
 
 def _approach(entropy: float, targets: Sequence[float]) -> list[float]:

@@ -44,9 +44,8 @@ def describe_effect(state: RunState, control: Control, effect: PredictedEffect |
         clips = "Clips less than 0.1 %"
     if control.method == "kl_cov":
         clips = f"Penalises {percent(control.number('k'), 1)} of the tokens, clips none"
-    if state.course is None:
-        now = None
-    else:
+    now = None
+    if state.course is not None:
         now = state.course.mean_pace(PROMISED_STEPS)
     if effect.pace is None or now is None:
         return f"{clips}; what that does to the entropy is not known while the gain is not."
@@ -67,12 +66,11 @@ def describe_pace(now: float, pace: Estimate) -> str:
 def describe_state(state: RunState) -> str:
     measured, course = state.measured, state.course
     if course is None:
+        said = "No entropy has been reported."
         if measured.step is None:
             said = "No step has been reported."
-        else:
-            said = "No entropy has been reported."
     elif measured.status.is_over:
-        said = f"{_describe_change(state, course, over='over')}."
+        said = f"{_describe_change(state, course)}."
     else:
         said = _describe_course(state, course)
     if measured.status.is_over:
@@ -119,18 +117,18 @@ def _describe_course(state: RunState, course: Course) -> str:
             f" {version} was applied."
         )
     if lost is None:
-        return (
-            f"Entropy {_goes(pace.value) if state.direction else 'is level'}, at"
-            f" {nats(course.entropy)} nats."
-        )
+        goes = "is level"
+        if state.direction:
+            goes = _goes(pace.value)
+        return f"Entropy {goes}, at {nats(course.entropy)} nats."
     so_far = f"Entropy has {_describe_moved(lost)}"
     if state.direction == 0:
         if state.is_level and abs(lost) < tuning.SLIGHT:
             return f"Entropy is level at {nats(course.entropy)} nats{_name_early_level(lost)}."
-        return (
-            f"{so_far} and {'is level' if state.is_level else 'has no clear trend'} now, at"
-            f" {nats(course.entropy)} nats."
-        )
+        trend = "has no clear trend"
+        if state.is_level:
+            trend = "is level"
+        return f"{so_far} and {trend} now, at {nats(course.entropy)} nats."
     said = f"{so_far} and {_goes(pace.value)}{_name_forecast(course)}."
     if state.level == HealthLevel.HEALTHY and pace.value < 0 < lost:
         said = f"{said} {_reason_for_health(state, course, pace)}"
@@ -166,8 +164,7 @@ def _describe_held(state: RunState, course: Course, target: float) -> str:
     assert state.pace is not None
     off = course.entropy / target - 1
     target_text = f"its target of {nats(target)} nats"
-    side = "above" if off > 0 else "below"
-    where = f"{percent(abs(off))} {side} {target_text}"
+    where = f"{percent(abs(off))} {_name_side(off)} {target_text}"
     if abs(off) < 0.005:
         where = f"at {target_text}"
     if state.is_near_target:
@@ -177,27 +174,37 @@ def _describe_held(state: RunState, course: Course, target: float) -> str:
         return f"Entropy is {where} and approaches it."
     if not state.direction and verdict is not None and verdict.outcome == Outcome.APPROACHING:
         return f"Entropy is {where} and approaches it."
-    return f"Entropy is {where} and {_goes(state.pace.value) if state.direction else 'level'}."
+    if not state.direction:
+        return f"Entropy is {where} and level."
+    return f"Entropy is {where} and {_goes(state.pace.value)}."
 
 
-def _describe_change(state: RunState, course: Course, *, over: str) -> str:
+def _describe_change(state: RunState, course: Course) -> str:
     """`Entropy lost 52 % in 41 steps`."""
     lost = state.share_lost
     if lost is None:
-        return f"Entropy was {nats(course.entropy)} nats {over} {state.age:,} steps"
-    return f"Entropy {_describe_moved(lost)} {over} {state.age:,} steps"
+        return f"Entropy was {nats(course.entropy)} nats over {state.age:,} steps"
+    return f"Entropy {_describe_moved(lost)} over {state.age:,} steps"
 
 
 def _describe_moved(lost: float) -> str:
     if abs(lost) < 0.005:
         return "kept its early level"
-    return f"{'lost' if lost > 0 else 'gained'} {percent(abs(lost))}"
+    if lost > 0:
+        return f"lost {percent(lost)}"
+    return f"gained {percent(-lost)}"
 
 
 def _name_early_level(lost: float) -> str:
     if abs(lost) < 0.005:
         return ", as at the start"
-    return f", {percent(abs(lost))} {'below' if lost > 0 else 'above'} its early level"
+    return f", {percent(abs(lost))} {_name_side(-lost)} its early level"
+
+
+def _name_side(difference: float) -> str:
+    if difference > 0:
+        return "above"
+    return "below"
 
 
 def _goes(slope: float) -> str:

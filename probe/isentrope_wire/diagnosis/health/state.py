@@ -216,10 +216,9 @@ class RunState:
     def newest_not_finite(self) -> float | None:
         """The newest entropy, where it is NaN or infinite."""
         entropies = self.measured.entropies
+        newest = 0.0
         if entropies:
             newest = entropies[max(entropies)]
-        else:
-            newest = 0.0
         if math.isfinite(newest):
             return None
         return newest

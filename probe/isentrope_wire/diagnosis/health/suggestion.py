@@ -73,14 +73,15 @@ def suggest_control(state: RunState, why: str) -> tuple[Suggestion | None, str]:
         )
     if state.is_learning:
         return None, _NOT_YET
-    direction = -1 if lost > 0 else 1
+    direction = 1
+    if lost > 0:
+        direction = -1
     is_far = abs(lost) >= 1 - tuning.WATCH_LEFT
     # What comes back, or is level, needs no threshold. One clear step of the last ten is enough:
     # else a threshold would alternate with a hold from step to step.
+    found = None
     if direction in state.course.directions:
         found = _threshold(state, direction, why)
-    else:
-        found = None
     if found is not None or not is_far or _has_its_time(state):
         return found, ""
     return _hold_here(state, direction, why)
@@ -122,7 +123,9 @@ def _threshold(state: RunState, direction: int, why: str) -> Suggestion | None:
         paces = ""
     else:
         paces = f", {describe_pace(now.value, pace)}"
-    does = "stop it" if found.stops else "slow it"
+    does = "slow it"
+    if found.stops:
+        does = "stop it"
     if found.stops and state.direction == 0:
         does = f"keep it from {'falling' if direction < 0 else 'rising'}"
     message = (
@@ -188,7 +191,9 @@ def _hold_here(state: RunState, direction: int, why: str) -> tuple[Suggestion | 
         # Without the newest step's numbers, as in a list of runs, there is nothing to say of it.
         is_known = state.measured.last.scalars is not None
         return None, f"No control is known to be safe. {unsafe}" if is_known else ""
-    going = "fall" if direction < 0 else "rise"
+    going = "rise"
+    if direction < 0:
+        going = "fall"
     because = f"so that it does not {going} further"
     if direction * state.direction > 0:
         because = f"no threshold is sure to stop the {going}"

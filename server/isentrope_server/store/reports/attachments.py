@@ -103,10 +103,9 @@ def steps_with_prompts(
     """For each prompt of these rollouts the other steps, of the newest ones, whose rollouts have
     it; by rising step."""
     prompts = {item.prompt: item.prompt.encode() for item in found.items if item.prompt}
+    shown = []
     if prompts:
         shown = _shown_rows(connection, rollouts, run_key, most=_PROMPTS_LOOKED_AT)
-    else:
-        shown = []
     packed = _packed(connection, rollouts, run_key, shown)
     also_in: dict[str, list[int]] = {prompt: [] for prompt in prompts}
     for step, position in shown:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -47,23 +48,20 @@ def find(connection: Connection, run_key: int, step: int) -> StepReport | None:
     if len(chosen) == 0:
         return None
     reports, row = candidates[int(chosen[0])]
-    before = sorted(
-        (
-            (other, at)
-            for other, at in candidates
-            if other.stream_key == reports.stream_key
-            and other.positions[at] < reports.positions[row]
-        ),
-        key=lambda candidate: candidate[0].positions[candidate[1]],
-    )
+    of_stream = [
+        (other.positions[at], other, at)
+        for other, at in candidates
+        if other.stream_key == reports.stream_key and other.positions[at] <= reports.positions[row]
+    ]
     scalars: dict[str, float] = {}
     labels: dict[str, str] = {}
     drawn: dict[str, ScoreHistogram] = {}
-    for other, at in (*before, (reports, row)):
+    for _, other, at in sorted(of_stream, key=itemgetter(0)):
         scalars |= other.scalars_of(at)
         labels |= other.labels_of(at)
-        drawn |= {one.name: one for one in histograms.histograms_of_report(other, at)}
-    stream = next(s for i in incarnations for s in i.streams if s.key == reports.stream_key)
+        drawn |= {drawing.name: drawing for drawing in histograms.histograms_of_report(other, at)}
+    streams_ = [stream for incarnation in incarnations for stream in incarnation.streams]
+    stream = next(stream for stream in streams_ if stream.key == reports.stream_key)
     return StepReport(
         step=step,
         recorded_at=float(reports.recorded_at[row]),
@@ -155,29 +153,29 @@ def piece_after(
     most = min(REPORTS_AT_ONCE, _CELLS_AT_ONCE // max(len(names), 1))
     fitting = max(1, int(np.searchsorted(totals, most, side="right")))
     last = ahead[:fitting][-1].last_position
-    found = list(rows.read(connection, stream.run_key, *of_stream, records.c.last_position <= last))
-    wanted = [(one.positions > after) & (one.positions <= through) for one in found]
-    if not any(rows_.any() for rows_ in wanted):
+    packs = list(rows.read(connection, stream.run_key, *of_stream, records.c.last_position <= last))
+    wanted = [(pack.positions > after) & (pack.positions <= through) for pack in packs]
+    if not any(inside.any() for inside in wanted):
         return None
     # A report may have thousands of names.
     places = {
-        layout: {n: place for place, n in enumerate(layout.names)}
-        for layout in {one.layout for one in found}
+        layout: {name: place for place, name in enumerate(layout.names)}
+        for layout in {pack.layout for pack in packs}
     }
     metrics = {
-        name: _metric([places[one.layout].get(name) for one in found], found, wanted)
+        name: _metric([places[pack.layout].get(name) for pack in packs], packs, wanted)
         for name in names
     }
     return Piece(
         incarnation=stream.incarnation,
         rank=stream.rank,
-        positions=_column([one.positions for one in found], wanted),
-        steps=_column([one.steps for one in found], wanted),
-        recorded_at=_column([one.recorded_at for one in found], wanted),
-        control_versions=_column([one.control_versions for one in found], wanted),
+        positions=_column([pack.positions for pack in packs], wanted),
+        steps=_column([pack.steps for pack in packs], wanted),
+        recorded_at=_column([pack.recorded_at for pack in packs], wanted),
+        control_versions=_column([pack.control_versions for pack in packs], wanted),
         labels=[
-            one.labels_of(row)
-            for one, inside in zip(found, wanted, strict=True)
+            pack.labels_of(row)
+            for pack, inside in zip(packs, wanted, strict=True)
             for row in np.flatnonzero(inside).tolist()
         ],
         metrics={name: metric for name, metric in metrics.items() if metric.measured.any()},
@@ -189,11 +187,11 @@ def _column(columns: Sequence[NDArray[Any]], wanted: Sequence[NDArray[np.bool_]]
 
 
 def _metric(
-    places: Sequence[int | None], found: Sequence[Reports], wanted: Sequence[NDArray[np.bool_]]
+    places: Sequence[int | None], packs: Sequence[Reports], wanted: Sequence[NDArray[np.bool_]]
 ) -> Metric:
     columns = [
-        np.full(one.count, MISSING) if place is None else one.scalars[place]
-        for one, place in zip(found, places, strict=True)
+        np.full(pack.count, MISSING) if place is None else pack.scalars[place]
+        for pack, place in zip(packs, places, strict=True)
     ]
     words = _column(columns, wanted)
     measured = words != MISSING

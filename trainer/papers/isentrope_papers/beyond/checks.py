@@ -141,7 +141,9 @@ class Checks(Figure):
     """Whether the picture shows the peers' runs, too."""
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
-        steps = 40 if plan.quick else 120
+        steps = 120
+        if plan.quick:
+            steps = 40
         evaluation = EvaluationConfig(every=12, problems=16, samples=4, k=4)
         usual: dict[str, Any] = {
             "steps": steps,

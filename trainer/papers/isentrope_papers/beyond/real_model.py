@@ -207,7 +207,9 @@ PUSHED_AFTER, SETTLED_AFTER = 40, 40
 
 def mild_arms(plan: Plan) -> dict[str, RunSettings]:
     """Every arm of the milder regime."""
-    after = 4 if plan.quick else PUSHED_AFTER
+    after = PUSHED_AFTER
+    if plan.quick:
+        after = 4
     pushed = plan.language_model(PANELS["thresholds"][PUSHED])
     return {
         BASELINE: plan.language_model(coupling="last_block"),

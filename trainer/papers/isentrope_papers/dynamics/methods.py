@@ -77,7 +77,9 @@ class Tables(Figure):
             (ENTROPY_MEAN, "entropy at the end, nats"),
         )
         for panel, letter, (metric, unit) in zip(axes, "abcde", shown, strict=True):
-            steps = 10 if metric == ENTROPY_MEAN else 1
+            steps = 1
+            if metric == ENTROPY_MEAN:
+                steps = 10
             ends = [[run.end(metric, steps) for run in runs] for runs in found.values()]
             bars(panel, list(found), ends, unit=unit)
             panel.set_title(f"({letter})")
@@ -167,10 +169,9 @@ class PassRates(Figure):
                 ]
             )
             places = np.arange(len(PASS_RATE_BINS)) + (index - (len(groups) - 1) / 2) * width
+            errors = None
             if len(runs) > 1:
                 errors = shares.std(axis=0, ddof=1)
-            else:
-                errors = None
             axes.bar(
                 places,
                 shares.mean(axis=0),
