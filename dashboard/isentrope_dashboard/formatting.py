@@ -217,8 +217,7 @@ def changes(new: Control, old: Control) -> list[tuple[str, str, str]]:
 
 
 def short_label(new: Control, old: Control | None) -> str:
-    """The same for the chart, where there is room for a few characters: `Clip_V · µ₋ 0.22`. Empty
-    when nothing changed."""
+    """What changed, in a few characters: `Clip_V · µ₋ 0.22`; empty when nothing did."""
     parts = []
     if (old is None or new.method != old.method) and (
         new.held is None or new.method != Method.NONE

@@ -80,10 +80,9 @@ def is_of_signal_handler(error: BaseException | None) -> bool:
     """Whether an error was raised by a handler of a signal: it interrupted the probe, and is meant
     for the loop.
 
-    A handler is a function that was handed the very frame that it interrupted, the one below its
-    own; or whose code is that of a handler that is installed. A handler that drops its argument and
-    uninstalls itself before it raises is not recognised, nor is an error that code of others has
-    caught and raised again as another one without `from`.
+    A handler is a function whose argument is the frame below its own, or whose code is that of an
+    installed handler. Not recognised: a handler that drops its argument and uninstalls itself
+    before it raises; an error that other code caught and replaced without `from`.
     """
     while error is not None:
         if any(_is_handler(frame) for frame in _frames(error)):
@@ -187,7 +186,7 @@ class Protected:
 
 
 class OutOfTime(Exception):
-    """Raised inside work that nobody waits for any more."""
+    """Raised inside work whose time is over."""
 
 
 class _Work:

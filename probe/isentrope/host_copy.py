@@ -97,7 +97,7 @@ class _HostCopy:
 
 
 def _map_tensors(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same with every tensor changed, in sequences, mappings and dataclasses."""
+    """Change every tensor in sequences, mappings and dataclasses."""
     if isinstance(values, Tensor):
         return change(values)
     if isinstance(values, LossGradient):

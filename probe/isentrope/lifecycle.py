@@ -250,7 +250,7 @@ def _add_output(error: str) -> str:
 _finished_runs: set[str] = set()
 """Ids of the runs that this process has finished."""
 LONGEST_END_SECONDS = 1.0
-"""How long the end of a run may take, whatever hangs."""
+"""How long the end of a run may take."""
 LAST_EXCHANGE_SHARE = 0.6
 """Share of it for the other ranks' part of the last report: ranks end within moments of each other,
 or hang."""

@@ -740,7 +740,7 @@ class Probe:
         return os.getpid() != self._process
 
     def _is_unheard(self) -> bool:
-        """The same where the loop has something to report: said once, as after the run's end."""
+        """Whether a call of the loop is ignored; warns once, as after the run's end."""
         inactive = self._inactive()
         if inactive:
             self._parts.warnings.warn_once(

@@ -165,7 +165,7 @@ class RunCounts(Answer):
     projects: list[NameCount]
     """Most runs first; at most 500."""
     tags: list[NameCount]
-    """Likewise."""
+    """Most runs first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

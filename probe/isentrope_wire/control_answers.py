@@ -80,7 +80,7 @@ class ForecastScore(Answer):
     mean_error: float
     """Mean absolute error in nats."""
     unchanged_error: float
-    """That of the entropy at the time of the forecast."""
+    """Mean absolute error of "the entropy stays as it is", in nats."""
 
     @property
     def is_better(self) -> bool:
@@ -111,7 +111,7 @@ class PredictedEffect(Answer):
     """Entropies of the fifty steps after the push under it, in nats; null before there is a
     forecast."""
     unchanged: list[float] | None = None
-    """The same without it."""
+    """Entropies of these steps without the control."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,14 +198,14 @@ class Verdict(Answer):
     left: float | None
     """realised / without; null where it is undecided, and of a hold."""
     message: str
-    """The same in a sentence."""
+    """The verdict in a sentence."""
     level: Number | None = None
     """Entropy of the last judged step, or of the fiftieth after the push where more were judged, in
     nats: the median of five."""
     promised_level: Number | None = None
     """What was forecast for that step when it was pushed; null where nothing was."""
     level_without: Number | None = None
-    """Likewise without the control."""
+    """What was forecast for that step without the control."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

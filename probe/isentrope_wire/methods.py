@@ -132,7 +132,7 @@ class StepEvidence:
     largest_entropy: float
     """Of the step's tokens, nats."""
     largest_expected_score: float
-    """The same of E[S]."""
+    """Largest E[S] of the step's tokens, nats."""
     ratio_spread: float | None
     """Root mean square of r - 1. None: the loop gave no sampler log-probs."""
     ratio_to_sampler: bool = False

@@ -84,7 +84,7 @@ METRICS: dict[str, Metric] = {}
 """Every row by its name, in the order of this file."""
 
 HISTOGRAMS: dict[str, Metric] = {}
-"""The same of the histograms."""
+"""Every histogram by its name."""
 
 
 def metric(

@@ -38,8 +38,7 @@ PREDICTION_BASIS = "entropy/prediction_basis"
 """Label of a report: what its prediction was made from, `entropy_gradient` where it is coupled;
 else what the unit prediction was read from, `loss_gradient` or `advantages`."""
 ENTROPY_GRADIENT, LOSS_GRADIENT, ADVANTAGES = "entropy_gradient", "loss_gradient", "advantages"
-"""The last two: what g is read from, the gradient of the very loss that was used, or r A, as the
-theorems have it."""
+"""The last two: g is read from the gradient of the loss, or is r A as in the theorems."""
 HOLD_STATE, HOLD_WHY = "hold/state", "hold/why"
 """What a hold does in the step (`HoldStatus`), and why it does not act."""
 COURSE_SAID = "entropy/urgency_said"
@@ -214,13 +213,13 @@ class AlertCause(Answer):
     """The metric of the part of the unit prediction, by sign of A and S_c, that pulls most:
     `change/positive_high` ..."""
     mechanism: str | None
-    """The same of the parts by mechanism: `change/by_kl_penalty` ...; None where none is measured
+    """The part by mechanism that pulls most: `change/by_kl_penalty` ...; None if none is measured
     or pulls that way."""
     changes: Mapping[str, float | None]
     """Mean of every such part over the last steps, in nats per unit gain, and newest influences, in
     nats; None: not finite, in an answer."""
     message: str
-    """The same in a sentence."""
+    """The cause in a sentence."""
 
 
 ALERT_KINDS = {

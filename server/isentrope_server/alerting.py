@@ -32,7 +32,7 @@ _AT_ONCE = 20
 _SEND_SECONDS = 60.0
 """Longest wait for a destination."""
 _TEST_SECONDS = 10.0
-"""The same while a person waits for the answer."""
+"""Longest wait while a person waits for the answer."""
 _OLDEST_SECONDS = 6 * 3_600.0
 """An alert of a step recorded earlier is not sent: it may be of a spool that was uploaded much
 later."""

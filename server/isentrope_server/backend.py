@@ -64,7 +64,7 @@ class Backend:
     exporting_of: defaultdict[str, asyncio.Semaphore] = field(
         default_factory=lambda: defaultdict(lambda: asyncio.Semaphore(1))
     )
-    """The same by token, taken first: who reads many slowly keeps only their own waiting."""
+    """By token, taken first: slow readers make only themselves wait."""
 
     @property
     def on_duty(self) -> bool:

@@ -111,7 +111,7 @@ def tick_texts(places: Sequence[float]) -> list[str]:
 
 
 def percent_texts(places: Sequence[float]) -> list[str]:
-    """The same of shares."""
+    """Ticks of shares, in per cent."""
     return [f"{text} %" for text in tick_texts([100 * place for place in places])]
 
 
@@ -721,5 +721,5 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def positive(columns: SeriesColumns) -> SeriesColumns:
-    """The same with gaps where a logarithm has none."""
+    """The positive values; the others are gaps."""
     return replace(columns, value=[value if value > 0 else math.nan for value in columns.value])

@@ -112,7 +112,7 @@ class Shown:
     label: str = ""
     """Of the run, in a chart of several."""
     key: str = ""
-    """Likewise: what the browser calls its line."""
+    """What the browser calls the run's line, in a chart of several."""
     look: int = 0
     """Of its line; see `theme.look_of`."""
     runs: Sequence[Shown] = ()
@@ -150,7 +150,7 @@ class Shown:
 
     @property
     def ends_now(self) -> tuple[float, float]:
-        """The same without the next steps, for a chart that shows nothing of them."""
+        """Ends of the x axis without the next steps."""
         if self.zoom is not None:
             return self.ends
         return replace(self, is_live=False).ends

@@ -25,7 +25,7 @@ from isentrope_wire.control_answers import EffectCurves
 REACH = 3.0
 """Standard deviations shown to each side; more where a threshold lies further out."""
 _ROOM = 1.05
-"""The axis ends so much further out: a handle at the very end is off."""
+"""End of the axis, as a multiple of the width: a handle at the end is off."""
 CLIPPED_PANEL, PACE_PANEL = (0.56, 1.0), (0.0, 0.44)
 """Shares of the plot's height, from below."""
 MARGIN = {"l": 52, "r": 8, "t": 36, "b": 18}

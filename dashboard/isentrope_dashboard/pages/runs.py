@@ -631,7 +631,7 @@ def health(run: RunSummary) -> tuple[str, str]:
 
 
 def _end_in_words(share_lost: float | None) -> tuple[str, str]:
-    """By what the entropy lost in the end, whatever it did in its last steps."""
+    """Word and tone of an ended run, by the share of the entropy that it lost."""
     word = name_end(share_lost)
     if not word:
         return "Ended", "none"

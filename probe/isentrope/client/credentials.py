@@ -44,8 +44,7 @@ def pem() -> tuple[bytes | None, bytes | None, bytes | None]:
 
 
 def ssl_context() -> ssl.SSLContext:
-    """The same, as HTTP connections take it. ConfigurationError: as `pem`, or a file that holds
-    something else."""
+    """TLS settings for HTTP. ConfigurationError: as `pem`, or a file that is no certificate."""
     pem()
     ca, certificate = environment.certificate_authority(), environment.client_certificate()
     try:

@@ -45,7 +45,7 @@ Steps = Mapping[int, float]
 
 class RunHistory:
     """What a probe keeps of its newest reports, STEPS_READ at most. The writer thread adds, any
-    thread reads. It begins anew where a run is resumed."""
+    thread reads. A resumed run begins with none."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -67,8 +67,7 @@ class Versions:
     below: str
 
     def check(self) -> str:
-        """The installed version; ConfigurationError: it is another one than these, or none is
-        installed."""
+        """The installed version; ConfigurationError: none, or one outside of this range."""
         try:
             installed = version(self.distribution)
         except PackageNotFoundError:

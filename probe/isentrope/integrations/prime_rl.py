@@ -149,7 +149,7 @@ def _shifted(field: Tensor) -> Tensor:
 
 
 _training: _Training | None = None
-"""That of this process; None before its first forward pass."""
+"""None before the process's first forward pass."""
 
 
 def _wrap_heads() -> None:

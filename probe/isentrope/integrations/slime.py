@@ -71,8 +71,7 @@ Loss = Callable[
 ]
 
 _training: _Training | None = None
-"""That of this process; None before its first step, and in processes that compute no policy
-loss."""
+"""None before the process's first step, and where it computes no policy loss."""
 
 
 def policy_loss(

@@ -59,9 +59,8 @@ _ANSWER_COLUMNS = ("answer", "solution", "ground_truth")
 PROMISED = {"reward": REWARD_MEAN, "completions/mean_length": COMPLETION_LENGTH_MEAN}
 """TRL's names of metrics, and the promised names that they are reported under as well."""
 ZERO_GROUPS = "frac_reward_zero_std", ADVANTAGE_ZERO_GROUP_FRACTION
-"""The same for a metric that the probe itself counts from the advantages of the step's groups,
-where it knows the groups. TRL counts the rewards of a generation, averaged over `logging_steps`:
-the two must not be mixed in one series."""
+"""TRL's name and ours of a metric that the probe counts itself where it knows the groups. TRL's
+number is an average over `logging_steps`: one series must not mix the two."""
 
 VERSIONS = Versions("TRL", "trl", at_least="1.15", below="1.17")
 

@@ -139,7 +139,7 @@ class FusedHead:
     def _labelled(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, *rest: Any
     ) -> Any:
-        """The same arguments for the labelled positions only, where TRL passed all of them."""
+        """The arguments of the labelled positions, where TRL passed all of them."""
         if not self._compact(hidden.device) and self._label_mask is not None:
             rows = self._label_mask.reshape(-1).to(hidden.device)
             hidden, targets = hidden[rows], targets[rows]
@@ -194,7 +194,7 @@ def fused_forward_of(model: nn.Module) -> types.MethodType:
 
 
 def _replace_globals(method: types.MethodType, replaced: Mapping[str, object]) -> types.MethodType:
-    """The same code and closure, with other objects under a few global names."""
+    """A copy of the method with other objects under a few global names."""
     function = method.__func__
     copy = types.FunctionType(
         function.__code__,

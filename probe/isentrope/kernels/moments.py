@@ -87,7 +87,7 @@ class Upstream(NamedTuple):
 
 
 def shift(moments: Moments, maximum: Tensor) -> Moments:
-    """The same sums counted from `maximum` [rows], which must not lie below theirs."""
+    """Count the sums from `maximum` [rows], which must not lie below their own."""
     change = moments.maximum - maximum
     # inf - inf: both sides masked everywhere (nothing to move), or +inf logits (NaN, which `finish`
     # wants).

@@ -153,7 +153,7 @@ _Forecasting = TypeVar("_Forecasting", Diagnosis, Preview)
 STEERING = frozenset({"push_control", "revert_control"})
 _LATEST = 120
 _FORECAST_STEPS = (10, 20, 50)
-"""Those of a forecast's steps that are answered: a model reads few numbers better than many."""
+"""Steps of a forecast that are answered: models read few numbers better."""
 _POLL_SECONDS = 0.25
 _HISTORY = 500
 

@@ -80,8 +80,8 @@ def gated_logprobs(
     factors: Shaped[Tensor, "*tokens"],
     in_backward: DecisionOfGradient | None = None,
 ) -> Float[Tensor, "*tokens"]:
-    """The same values, nats; their gradient is multiplied by the factors, or by those that
-    `in_backward` gives once it is known. A NaN in it stops at a factor of 0."""
+    """The log-probs unchanged, in nats; backward multiplies their gradient by the factors, or by
+    those of `in_backward`. A factor of 0 also stops a NaN."""
     if in_backward is None and factors.dtype == torch.bool:
         return torch.where(factors, logprobs, logprobs.detach())
     return _Gated.apply(logprobs, factors, in_backward)  # type: ignore[no-any-return, no-untyped-call]

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 
 def each_field(scores: TokenScores, change: Callable[[Tensor], Tensor]) -> TokenScores:
-    """The same change made to every tensor of scores, such as a slice, a gather over ranks or
-    padding.
+    """Change every tensor of scores: slice, gather over ranks or pad it.
 
     Args:
         change: Takes and returns a tensor with one number per token.

@@ -134,7 +134,7 @@ class AlertWatch:
     following: dict[str, str] = field(default_factory=dict)
     """Kinds that were found and did not ring, each with the cause that it follows from."""
     following_now: dict[str, str] = field(default_factory=dict)
-    """Those of them that are found at the newest step."""
+    """Those found at the newest step."""
 
     def step(
         self,
@@ -501,7 +501,7 @@ class GradientFault:
     inside: int
     """Its tokens that the mask counts, and whose gradient is NaN or infinite."""
     outside: int
-    """The same of those that the mask leaves out."""
+    """Its tokens outside of the mask whose gradient is NaN or infinite."""
     tokens: int
     """All of its tokens, padding included."""
     micro_batch: int

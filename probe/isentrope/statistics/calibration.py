@@ -54,7 +54,7 @@ its task makes residuals that halve every dozen steps, and an interval that reme
 would cover everything."""
 
 COVERAGE_HALF_LIFE = 96.0
-"""The same in the coverage, a share of rare events that needs many of them to mean anything."""
+"""Half-life of the coverage: misses are rare, so it takes many steps to count them."""
 
 FEWEST = 5
 
@@ -128,7 +128,7 @@ class PredictionInterval:
         self._noise = keep * self._noise + noise**2
 
     def forget(self) -> None:
-        """Begin the scale anew; how often intervals held what came is kept."""
+        """Forget the residuals; the coverage so far is kept."""
         self._residuals = 0
         self._weight = self._weight_of_squares = self._squares = self._noise = 0.0
 
@@ -153,7 +153,7 @@ HALF_LIFE = 25.0
 enough to follow a run."""
 
 TRUST_HALF_LIFE = 50.0
-"""The same in R² and sign agreement, which are shares of noisy steps and need more of them."""
+"""Half-life of R² and sign agreement, which need more steps than the gain."""
 
 WARM_UP = 3
 """Observations before the first calibrated prediction: with fewer, the gain is one step's noise."""

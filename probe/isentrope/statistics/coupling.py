@@ -308,7 +308,7 @@ def _weights_of(optimizer: Optimizer | SeveralOptimizers | None) -> list[Tensor]
 
 
 def _select_block(weights: Sequence[Tensor], block: nn.Module) -> list[Tensor]:
-    """Those of a block."""
+    """The weights of one block."""
     own = {id(weight) for weight in block.parameters()}
     found = [weight for weight in weights if id(weight) in own]
     if not found or any(map(is_sharded, found)):

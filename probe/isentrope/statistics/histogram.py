@@ -40,8 +40,7 @@ class Histogram:
         return 0.0
 
     def widen(self, exponent: int) -> Histogram:
-        """The same values in bins 2^n times as wide: neighbours are added, nothing is
-        interpolated."""
+        """Make the bins 2^n times as wide: neighbours are added."""
         counts = self.counts
         for _ in range(exponent - self.exponent):
             pairs = [counts[i] + counts[i + 1] for i in range(0, BINS, 2)]

@@ -64,7 +64,7 @@ class RatioSums:
     log_squares: float
 
     def merge(self, other: RatioSums) -> RatioSums:
-        """Those of both; one without ratios counts for nothing."""
+        """Add two; one without ratios counts for nothing."""
         if not self.count or not other.count:
             if self.count:
                 return self
@@ -111,7 +111,7 @@ class Ratios:
         return cls(RatioSums(*numbers[:3]), RatioSums(*numbers[3:6]), *numbers[6:])
 
     def merge(self, other: Ratios) -> Ratios:
-        """Those of both ranks."""
+        """Add those of another rank."""
         return Ratios(
             self.tokens.merge(other.tokens),
             self.sequences.merge(other.sequences),

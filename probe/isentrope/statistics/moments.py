@@ -181,7 +181,7 @@ class ThresholdStatistics:
         return cls(*(torch.tensor(float(number), dtype=torch.float64) for number in numbers))
 
     def to(self, like: Tensor) -> ThresholdStatistics:
-        """The same on the device of a tensor, in its type."""
+        """Move them to the device and type of a tensor."""
         return ThresholdStatistics(*(one.to(like) for one in self._tensors()))
 
     @classmethod
@@ -232,5 +232,5 @@ def no_threshold_sums(device: torch.device | None) -> Float64[Tensor, " 6"]:
 def threshold_statistics(
     scores: Sequence[TokenScores], masks: Sequence[Bool[Tensor, ...]]
 ) -> ThresholdStatistics:
-    """Those of `threshold_sums` of the same arguments."""
+    """Statistics from the `threshold_sums` of scores."""
     return ThresholdStatistics.merge_sums(threshold_sums(scores, masks).unsqueeze(0))

@@ -277,7 +277,7 @@ def scored_again(
 
 
 def rescore_of_calls(rescore: Rescore, calls: Sequence[int], of: int) -> Rescore:
-    """The same of some `gate` calls alone, where it scores those of all."""
+    """A `rescore` for some `gate` calls, from one that may score all of them."""
 
     def rescored() -> RescoredTokens:
         parts = rescore()

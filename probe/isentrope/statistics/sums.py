@@ -99,7 +99,7 @@ class StepSums:
         return total * self.scale / self.tokens
 
     def metrics(self) -> dict[str, float]:
-        """Those of all sums; at least one token must count."""
+        """Metrics of all sums; at least one token must count."""
         return {
             name: value
             for one, of in self._values.items()
@@ -205,7 +205,7 @@ def totals(
     measure: Callable[[StepTokens], Tensor | Iterable[Tensor]],
     metrics: Callable[[T_co, StepSums], Metrics] = no_metrics,
 ) -> Sum[T_co]:
-    """So many numbers that add up over the ranks, as `kind` takes them."""
+    """`size` numbers that add up over the ranks, passed to `kind`."""
     return Sum(
         size=size,
         measure=measure,

@@ -122,8 +122,7 @@ class TokenTexts:
         return self._decode([self._another, token_id])[len(self._alone(self._another)) :]
 
     def _complete_characters(self, token_ids: Sequence[int], texts: list[str]) -> list[str]:
-        """The same texts where each token is whole characters; of the others, those that follow
-        each other together."""
+        """Texts of tokens; neighbours that are parts of characters are decoded together."""
         found: list[str] = []
         for is_part, run in groupby(
             zip(token_ids, texts, strict=True), lambda one: _NO_CHARACTER in one[1]
@@ -179,8 +178,7 @@ class TokenTexts:
 def add_texts(
     tokens: Sequence[DrivingToken], scale: float, texts: TokenTexts
 ) -> tuple[DrivingToken, ...]:
-    """The same tokens with their contributions scaled (`StepSums.scale`) and the text of their
-    ids."""
+    """Scale the contributions (`StepSums.scale`), and add the texts of the ids."""
 
     def text(token_id: int | None) -> str | None:
         if token_id is None:

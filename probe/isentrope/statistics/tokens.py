@@ -71,7 +71,7 @@ class TokenBatch:
     """What backward brings to the log-probs after the gate; None, or empty: nothing was read. A
     mapping once it is copied."""
     group_ids: Float64[Tensor, " sequences"] | None = None
-    """The same number for the rollouts of one prompt. None: not known."""
+    """Rollouts of one prompt share a number. None: not known."""
     old_entropies: Float[Tensor, "*tokens"] | None = None
     """H under the old policy, nats; None: not known."""
     rescore: Callable[[], TokenScores] | None = None
@@ -206,8 +206,7 @@ class TokenLedger:
 
 
 def detached(scores: TokenScores) -> TokenScores:
-    """The same scores outside the graph and without token ids: keeping them does not keep the
-    logits in memory.
+    """Scores outside of the graph, without token ids, so that the logits can be freed.
 
     Log-probs and entropies are copies: loops change theirs in place.
     """
@@ -458,8 +457,7 @@ class StepTokens:
         return bad.sum(dtype=torch.float64)
 
     def finite_gradient(self, name: str) -> Float64[Tensor, " tokens"] | None:
-        """The same without the loss's scale, where a token counts and the gradient is finite; else
-        0."""
+        """The gradient without the loss's scale; 0 where it is not finite or a token is masked."""
         gradient = self.gradient(name)
         if gradient is None:
             return None
@@ -599,7 +597,7 @@ class StepTokens:
 
     @cached_property
     def change_codes(self) -> Int[Tensor, " tokens"]:
-        """The same with the sign of g where A is 0: a KL term moves such a token."""
+        """`codes`, with the sign of g where A is 0: a KL term moves such a token."""
         if self.basis == ADVANTAGES:
             return self.codes
         # A token that only an entropy bonus moves, or a KL term beside the gate, has neither: it

@@ -59,7 +59,7 @@ class ClosedStep:
     active: reports.ControlSnapshot
     """The control that was active, as it was pushed."""
     control: Control
-    """The same as the step ran under it: a held entropy moves its thresholds."""
+    """The control that the step ran under: a hold moves its thresholds."""
     action: Action | None = None
     """What was decided to hold the entropy; None: it is not held."""
     outcomes: Sequence[reports.ControlOutcome] = ()

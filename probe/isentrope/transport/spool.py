@@ -65,9 +65,9 @@ REPEAT_SECONDS = 3600.0
 
 
 ABSENT_SECONDS = 3.0
-"""A folder that is not seen for so long, in a home that is there, is made anew."""
+"""Seconds after which a missing folder is made again, if its home exists."""
 HOME_ABSENT_SECONDS = 60.0
-"""The same where its home is not there: what is made below an unmounted one hides later."""
+"""Seconds where its home is missing, too: a later mount would hide a new folder."""
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 STEADY_SECONDS = 30.0
@@ -214,7 +214,7 @@ class SpoolTransport:
         self._owner_pid = os.getpid()
         self._closing = threading.Event()
         self._is_closing = False
-        """The same as a plain bool for the training thread: cheaper to read than the Event."""
+        """`_closing` as a bool: the training thread reads it faster."""
         self._give_up_at = float("inf")
         self._close_waited = threading.Event()
         self._end_lock = threading.Lock()
@@ -384,8 +384,8 @@ class SpoolTransport:
         return written
 
     def _keep_in_place(self) -> bool:
-        """Whether there is a folder to write to: one that is not seen, as on a mount that is away,
-        is waited for, then made anew. Otherwise all would go into files without a name."""
+        """Whether there is a folder to write to. A missing one, as on a lost mount, is waited for,
+        then made again: files without a name would be lost."""
         if self.folder.exists:
             if self._absent_since is not None:
                 self._absent_since = None

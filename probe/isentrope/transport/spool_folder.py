@@ -135,8 +135,8 @@ class SpoolFolder:
         return folder
 
     def restore(self, run: RunStarted, target: bytes, trainer_lock: ProcessLock) -> None:
-        """Make the folder of a living attempt anew, with its lock held, or take it back from the
-        delivered ones: a `sync` that can't see the lock takes the attempt for ended.
+        """Make the folder of a living attempt again, with its lock held, or take it back from the
+        delivered ones, where a `sync` moves an attempt whose lock it can't see.
         OSError: the home can't be written to."""
         kept = self.path.parents[3].joinpath(DELIVERED, *self.path.parts[-3:])
         if kept.is_dir() and not self.path.exists() and not (kept / self.end.name).exists():

@@ -24,7 +24,7 @@ from isentrope_wire.reports import DROPPED_PARTS, Alert, AlertLevel, Gap, RunSta
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """So many messages were refused at this place of the sequence, because the queue was full."""
+    """Messages refused at this place of the sequence, because the queue was full."""
 
     count: int
 

@@ -82,7 +82,7 @@ class LastSteps:
     gain: float | None = None
     """From the unit prediction to nats, of the newest step; None: not known."""
     gains: Sequence[float] = ()
-    """That of each of the steps with `sums`; empty: the newest stands for all."""
+    """Gain of each step with `sums`; empty: the newest holds for all."""
     gain_error: float | None = None
     """Standard error of `gain`; None: not known."""
     of_unseen: bool = False
@@ -499,7 +499,7 @@ def _evidence(newest: Mapping[str, float]) -> StepEvidence:
 
 
 THRESHOLD_TOLERANCE = 1e-9
-"""Relative; a threshold at the very bound is beyond it."""
+"""Relative; a threshold at the bound is beyond it."""
 
 
 def dead_knobs(control: Control, step: StepEvidence) -> tuple[str, ...]:

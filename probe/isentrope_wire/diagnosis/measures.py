@@ -98,7 +98,7 @@ class Measures:
     not_finite: list[str] = field(default_factory=list)
     """Names of the newest step whose value is NaN or infinite."""
     infinite: list[str] = field(default_factory=list)
-    """Those that are infinite."""
+    """Names of the newest step whose value is infinite."""
     spoilt: dict[str, int] = field(default_factory=dict)
     """Quantity -> steps in a row that it was NaN or infinite."""
     held_out: list[tuple[int, float]] = field(default_factory=list)
@@ -144,7 +144,7 @@ class Measures:
             del self.held_out[:-_MOST_POINTS]
 
     def trace(self, name: str, least: int = 1) -> Trace | None:
-        """That of a quantity with at least so many values."""
+        """A quantity's trace; None where it has fewer values than `least`."""
         trace = self.traces.get(name)
         if trace is None or trace.count < least:
             return None
@@ -166,7 +166,7 @@ class Measures:
 
     @property
     def parts(self) -> dict[str, Trace]:
-        """Those of the reward's parts, by their names."""
+        """Traces of the reward's parts, by name."""
         return {
             name.removeprefix(PART): trace
             for name, trace in self.traces.items()

@@ -30,7 +30,7 @@ MEANINGS: dict[str, str] = {
     metrics.CHANGE_POSITIVE_LOW: "unlikely tokens, rewarded",
     metrics.CHANGE_NEGATIVE_HIGH: "likely tokens, punished",
 }
-"""The same tokens in words; the first two lower the entropy."""
+"""Tokens of each part; the first two lower the entropy."""
 
 
 def change_parts(scalars: Mapping[str, float]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from isentrope_wire.diagnosis.rules.finding import MOST, reward_rises
 _KEPT = 0.65
 """Share of today's entropy that must be expected to be left at the end of the forecast."""
 _SLOW = 0.8
-"""The same of a fall that is slow."""
+"""Share that must be left where the fall is slow."""
 _PATIENCE = 5
 """Steps in a row without an excuse before a collapse that was excused is raised."""
 EXPLAINS: Mapping[str, frozenset[str]] = {check.kind: check.explains for check in CHECKS} | {

@@ -181,8 +181,8 @@ _Levels = tuple[float | None, float | None, float | None]
 
 
 def _levels(version: ControlVersion, entropies: Mapping[int, float], last: int) -> _Levels:
-    """Those of the last judged step, or of the fiftieth after the push, where a forecast ends: all
-    three are of one step. No forecast where the control came only after that one."""
+    """Levels at the last judged step, at most the fiftieth after the push, where a forecast ends.
+    No forecast where the control was applied only after that step."""
     predicted, pushed, applied = version.predicted, version.requested_step, version.applied_step
     if pushed is not None and applied is not None and applied < pushed + AHEAD:
         last = min(last, pushed + AHEAD)
@@ -236,9 +236,9 @@ def _heed_levels(said: _Judgement, start: float, levels: _Levels) -> _Judgement:
 def outcome_of(
     realised: Estimate, without: float, promised: float | None = None
 ) -> tuple[Outcome, float | None]:
-    """What became of the pace that would have come, and the share of it that is left, in nats a
-    step. A large effect is never undecided: where next to nothing would have come, it is compared
-    with the error of what came."""
+    """Outcome, and the share of the pace without the control that is left; paces in nats a step. A
+    large effect is never undecided: where that pace is near 0, the effect is compared with the
+    error of the actual pace."""
     margin = (realised.high - realised.low) / 2
     effect = realised.value - without
     if margin > _CERTAIN * abs(without) and abs(effect) <= margin:

@@ -65,8 +65,7 @@ class Basis:
 
     @classmethod
     def read(cls, run: Run) -> Basis | None:
-        """That of a run's newest digest; None where there is none, or its timeline changed
-        since."""
+        """Basis of a run's newest digest; None without one, or if its timeline changed."""
         if run.basis is None:
             return None
         basis = cls(**run.basis)

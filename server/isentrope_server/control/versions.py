@@ -51,7 +51,7 @@ _HOLD_STEPS = 200
 def judged(
     connection: Connection, run: Run, versions: Sequence[ControlVersion]
 ) -> list[ControlVersion]:
-    """The same versions with their verdicts, where they were pushed and applied."""
+    """Add verdicts to the versions that were pushed and applied."""
     found = _verdicts(connection, run, versions)
     return [replace(version, verdict=found.get(version.version)) for version in versions]
 

@@ -190,7 +190,7 @@ class Sender:
 
 
 _CLOCKS_AGREE_SECONDS = 60.0
-"""So long a push may have been on its way."""
+"""Longest time that a push takes to arrive."""
 
 
 def clock_ahead(sent_at: float, now: float) -> float:

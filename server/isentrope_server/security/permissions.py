@@ -13,7 +13,7 @@ METRICS_PATH = "/metrics"
 
 _API = "/api"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Those of requests that change nothing; others must not be caused by other sites."""
+"""Methods that change nothing; other sites must not cause the others."""
 
 ROUTE_SCOPES: dict[tuple[str, str], TokenScope] = {
     ("GET", "/openapi.json"): TokenScope.READ,

@@ -56,7 +56,7 @@ _FAILED, _SILENT, _OTHER_LEVELS, _ENDED = 1, 2, 4, 5
 """Places in the list by attention; a new run has that of other levels until its digest is
 computed."""
 _FAILED_SECONDS = 24 * 3600.0
-"""So long a failed run needs somebody; then it is one of those that ended."""
+"""Seconds for which a failed run needs attention; then it counts as ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,7 +360,7 @@ def _run_of(
 
 
 def seconds_per_step(connection: Connection, run_key: int) -> float | None:
-    """That of the run's digest; None while it is not known."""
+    """Seconds a step, from the run's digest; None: not known."""
     query = select(run_digests.c.digest).where(run_digests.c.run_key == run_key)
     document = connection.execute(query).scalar_one_or_none()
     if not isinstance(document, dict):

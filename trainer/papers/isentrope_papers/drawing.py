@@ -139,7 +139,7 @@ def courses(
     *,
     smooth: int = SMOOTHED_STEPS,
 ) -> None:
-    """The same of several arms, label -> runs, with the names of the axes."""
+    """Courses of several arms, label -> runs, with the names of the axes."""
     for index, (label, runs) in enumerate(arms.items()):
         course(axes, runs, metric, label=label, index=index, smooth=smooth)
     axes.set(xlabel="step", ylabel=unit)

@@ -90,7 +90,7 @@ class LocalProcesses:
 
 
 class RayCluster:
-    """The same as tasks of a Ray cluster, a core for each thread of a run."""
+    """Runs as tasks of a Ray cluster, a core for each thread of a run."""
 
     def __init__(self, address: str, workers: int | None = None) -> None:
         """The address `local` starts a cluster on this machine, with `workers` cores or all; `auto`

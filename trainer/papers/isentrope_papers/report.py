@@ -53,7 +53,7 @@ class Judged:
 
     @property
     def number(self) -> str:
-        """That of the first check, how many hold, and of how many the opposite does."""
+        """Number of the first check, and how many hold or hold the other way round."""
         met, opposite = (
             sum(check.holds for check in self.checks),
             sum(check.opposite for check in self.checks),

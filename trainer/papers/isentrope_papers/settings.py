@@ -256,7 +256,7 @@ class Plan:
     def language_model(
         self, control: isentrope.Control | Mapping[str, object] | None = None, **training: Any
     ) -> RunSettings:
-        """The same of a run of SmolLM2 under TRL, on one thread, with seeds of its own."""
+        """A run of SmolLM2 under TRL, on one thread, with its own seeds."""
         usual = dataclasses.replace(
             LANGUAGE_MODEL, steps=8 if self.quick else LANGUAGE_MODEL.steps, coupling=None
         )

@@ -23,7 +23,7 @@ class Fading:
     lift: float
     """Pace of log H that the active control adds upwards; 0 where it adds none."""
     memory: float
-    """That of the line, in steps."""
+    """Memory of the line, in steps."""
 
     def gone_in(self, steps: int, rate: float) -> float:
         """How far log H goes in so many steps at this pace."""
@@ -205,8 +205,8 @@ class PastForecasts:
         return self._join(tuning.USUAL_ERRORS)
 
     def own_widths(self, noise: float, projection: Projection) -> list[float]:
-        """The same with what this run scatters more than recorded ones, in log H a step, and a part
-        of what it moves."""
+        """Widths from recorded errors, wider by a part of the predicted change, and where this run
+        scatters more than recorded ones; in log H."""
         beyond = tuning.NORMAL_95 * math.sqrt(max(noise**2 - tuning.USUAL_NOISE**2, 0.0))
         widened = [
             math.hypot(usual, beyond, tuning.OFF_OF_MOVED * projection.gone_in(horizon))

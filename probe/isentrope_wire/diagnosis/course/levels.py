@@ -73,7 +73,7 @@ class Levels:
 
     @property
     def own_share(self) -> float:
-        """That of the last fifty steps; see `own_share`."""
+        """`own_share` of the last fifty steps."""
         return own_share(self.moved)
 
     @property

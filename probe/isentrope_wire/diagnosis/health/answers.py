@@ -102,7 +102,7 @@ class Preview(Answer):
     pace: Estimate | None
     """Mean pace over the next twenty steps under it, in nats a step."""
     unchanged: Estimate | None
-    """The same if the control stays as it is."""
+    """Mean pace if the control stays as it is."""
     curves: EffectCurves | None
     """Both thresholds over their range; null unless asked for, and of methods without
     thresholds."""

@@ -214,8 +214,7 @@ def _goes(slope: float) -> str:
 
 
 def describe_findings(findings: Sequence[Alert]) -> str:
-    """The first in time of those that still count, a longer step last; and the most urgent where
-    it is another."""
+    """The first finding, a longer step last, and the most urgent one."""
     if not findings:
         return ""
     first = next((alert for alert in findings if alert.kind != "throughput"), findings[0])

@@ -131,7 +131,7 @@ class RunState:
 
     @property
     def _needs_a_look(self) -> bool:
-        """What is not healthy whatever the entropy's level is."""
+        """Whether something other than the level of the entropy needs attention."""
         measured, course = self.measured, self.course
         return (
             measured.status == Status.SILENT

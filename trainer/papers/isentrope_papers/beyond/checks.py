@@ -223,7 +223,7 @@ def rows_of_peers() -> list[dict[str, str]]:
 
 
 def _steps(of_runs: Iterable[int | None]) -> list[float]:
-    """Those that are known."""
+    """The known steps."""
     return [float(step) for step in of_runs if step is not None]
 
 

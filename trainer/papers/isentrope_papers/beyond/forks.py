@@ -31,7 +31,7 @@ from isentrope_wire.metrics import (
 STATES, LENGTH = (30, 90), 30
 """Steps after which a control is pushed, and steps under it."""
 LATER, LONGER = 96, 64
-"""The same of several updates a batch, where a batch is eight steps."""
+"""States and length with several updates a batch: a batch is eight steps."""
 AROUND = 5
 """Steps before and after the last promised one that are averaged with it: a step's mean
 scatters."""

@@ -44,7 +44,7 @@ def pushed(run: Run) -> Series:
 
 
 def kept(run: Run) -> Series:
-    """The same of the tokens that clipping leaves, S_c taken from 0 on."""
+    """-Cov_B(A, S_c) of the tokens that clipping leaves, S_c taken from 0 on."""
     return run.series(metrics.ENTROPY_UNIT_PREDICTED_CHANGE)
 
 
