@@ -14,6 +14,7 @@ import pytest
 from dash.development.base_component import Component
 from playwright.sync_api import expect
 
+from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
 from isentrope_dashboard import live
 from isentrope_dashboard.components.control_card import fields_of
@@ -22,6 +23,7 @@ from isentrope_dashboard.formatting import number
 from isentrope_dashboard.pages import charts, compare, overview, run, steps
 from isentrope_dashboard.view import View
 from isentrope_wire.control import Control
+from isentrope_wire.diagnosis.outlook import offered_control
 from tests.dashboard.conftest import OpenPage, Site
 from tests.dashboard.made_answers import words
 from tests.system.running_server import wait_for
@@ -71,20 +73,33 @@ def test_only_what_changed_is_sent(site: Site) -> None:
 
 
 def test_the_form_is_answered_with_the_step_it_is_shown_at(site: Site) -> None:
+    """Nothing is chosen: of what the page offers, which acts not and is in no chart."""
     run_id = settled(site, 30)
-    control = {"version": 0, "document": Control().to_document(), "may_push": True}
+    base = {"version": 0, "document": Control().to_document(), "may_push": True}
     fields = asdict(fields_of(Control()))
-    form = {"fields": fields, "base": control}
+    form = {"fields": fields, "base": base}
     values = ask(site, f"/runs/{run_id}", form=form).json()["values"]
     course = site.client.diagnosis(run_id).forecast
     assert course is not None
     ends = values["chart-entropy"][2]["layout"]["meta"]["ends"]
     assert course.entropy[-1] in [end["y"] for end in ends]
-    assert values["control-entropy"][2] == number(course.entropy[-1])
+    offered = site.client.ask(calls.outlook(run_id, curves=True))
+    assert offered.preview is not None
+    assert offered.preview.forecast is not None
+    assert values["control-entropy"][2] == number(offered.preview.forecast.entropy[-1])
+    shown = values["control-preview"][2]
+    control = offered_control(offered.diagnosis)
+    assert Control.from_document(shown["offered"]["document"]) == control
+    assert "Not active" in values["control-offer"][2]
+    assert "lines" not in shown
     assert values["control-push"][2] is True
     fields |= {"method": "clip_v", "mu_low": "-"}
     values = ask(site, f"/runs/{run_id}", form=form).json()["values"]
     assert "mu_low" in values["control-note"][2]
+    fields |= {"mu_low": 2.0}
+    values = ask(site, f"/runs/{run_id}", form=form).json()["values"]
+    assert values["control-offer"][2] == ""
+    assert "offered" not in values["control-preview"][2]
 
 
 def test_equal_questions_are_read_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,6 +208,8 @@ def test_the_suggestion_agrees_with_its_preview_and_the_sums(
     assert together.suggested == shown
     assert together.preview is not None
     assert together.preview.forecast == together.diagnosis.forecast
+    offered = client.ask(calls.outlook(collapsed.run_id, curves=True)).preview
+    assert offered == client.ask(calls.preview(collapsed.run_id, control, curves=True))
     pushed = client.ask(calls.set_control(collapsed.run_id, control, if_version=0))
     assert pushed.predicted is not None
     assert pushed.predicted.pace == shown.pace

@@ -9,7 +9,7 @@
   const IDS = { low: "control-mu-low", high: "control-mu-high" };
   const isentrope = window.isentrope;
   const setProps = (id, props) => window.dash_clientside.set_props(id, props);
-  const now = { preview: null, low: null, high: null, form: null, pushing: null, tried: false, lines: {} };
+  const now = { preview: null, low: null, high: null, offered: null, caught: null, form: null, pushing: null, tried: false, lines: {} };
 
   // ---- numbers ---------------------------------------------------------------------------------------------
   const mu = (value) => ((value ?? "") === "" || !(value >= 0 && isFinite(value)) ? null : Number(value));
@@ -27,6 +27,14 @@
 
   // ---- the plot --------------------------------------------------------------------------------------------
   const plot = () => now.preview?.figure;
+  const fill = (control) => setProps("control-fill", { data: { ...control, at: Date.now() } });
+  // While nothing is chosen the handles are those of the control that the server offers.
+  function offer() {
+    const form = document.getElementById("control-form"), offered = (now.isNone && plot() && now.preview.offered) || null;
+    form?.toggleAttribute("data-offered", Boolean(offered));
+    if (offered && !now.caught) now.low = mu(offered.document.mu_low), now.high = mu(offered.document.mu_high);
+    now.offered = offered;
+  }
   function place() {
     const handles = document.querySelector(".what-if .handles");
     if (!handles) return;
@@ -95,6 +103,7 @@
     const handle = event.target.closest?.(".what-if .handle");
     if (!handle || !plot()) return;
     event.preventDefault();
+    if (now.offered) fill(now.offered);
     const side = handle.dataset.side, handles = handle.parentElement;
     const grip = event.clientX - handle.getBoundingClientRect().left; // its words are beside the line
     let frame = null, last = event;
@@ -102,7 +111,11 @@
       last = moved;
       frame = frame || requestAnimationFrame(() => {
         frame = null;
-        setProps(IDS[side], { value: threshold(last.clientX - grip, handles, side) });
+        const value = threshold(last.clientX - grip, handles, side);
+        if (!now.offered) return setProps(IDS[side], { value });
+        now.caught = { side, value }; // the form takes it when it has the method
+        now[side] = mu(value);
+        place();
       });
     };
     const end = () => {
@@ -117,6 +130,7 @@
 
   // ---- the answer: it comes with the charts', of one step; one to an earlier form is grey until the next one is there ----------
   const show = () => {
+    offer();
     if (plot()) isentrope.chart("control-what-if", plot());
     place();
     follow();
@@ -127,7 +141,7 @@
     if (getComputedStyle(card).position === "fixed") card.querySelector(".sheet-close").focus();
     else card.scrollIntoView({ block: "nearest" });
   };
-  function offer(entropy) {
+  function offerTarget(entropy) {
     const input = document.getElementById("control-hold-target"), hold = document.getElementById("control-hold");
     if (!input || !entropy) return;
     if (hold?.checked && !input.value) setProps("control-hold-target", { value: entropy });
@@ -136,7 +150,7 @@
   isentrope.calls["control-preview"] = (preview) => {
     now.preview = preview;
     show();
-    offer(preview?.entropy);
+    offerTarget(preview?.entropy);
   };
 
   // ---- time ------------------------------------------------------------------------------------------------
@@ -180,10 +194,10 @@
       unfold();
       document.getElementById("control-method").focus();
     }
-    const fill = target.closest("[data-fill]"), revert = target.closest("[data-revert]");
+    const wanted = target.closest("[data-fill]"), revert = target.closest("[data-revert]");
     // What would come is a sliver of a long run: the last fifty steps stand beside the next ones.
-    if (fill && Number(document.getElementById("run-step")?.textContent.replace(/\D/g, "")) > LONG) setProps({ param: "window" }, { value: "50" });
-    if (fill) unfold(), (now.tried = true), (document.body.dataset.sheet = "control"), setProps("control-fill", { data: { ...JSON.parse(fill.dataset.fill), at: Date.now() } });
+    if (wanted && Number(document.getElementById("run-step")?.textContent.replace(/\D/g, "")) > LONG) setProps({ param: "window" }, { value: "50" });
+    if (wanted) unfold(), (now.tried = true), (document.body.dataset.sheet = "control"), fill(JSON.parse(wanted.dataset.fill));
     if (revert) setProps("control-revert", { data: { version: revert.dataset.revert, at: Date.now() } });
     if (revert || target.closest("#control-push, #push-mine")) (now.pushes = !revert), awaitAnswer();
     // What is behind the sheet belongs to the body.
@@ -198,11 +212,12 @@
           parameters: Object.fromEntries(rare.map(({ id, value }) => [id.parameter, value])) };
         formCard()?.toggleAttribute("data-pushed", base?.version > 0 || newest?.version > 0);
         if (base?.version > now.base) fold();
-        Object.assign(now, { base: base?.version, low: mu(low), high: mu(high), form: JSON.stringify({ fields, base }) });
+        Object.assign(now, { base: base?.version, low: mu(low), high: mu(high), isNone: fields.method === "none" && !hold, form: JSON.stringify({ fields, base }) });
         isentrope.form = now.form;
         isentrope.ask();
+        if (now.caught && !now.isNone) setProps(IDS[now.caught.side], { value: now.caught.value }), (now.caught = null);
         show();
-        offer(now.preview?.entropy);
+        offerTarget(now.preview?.entropy);
         // A hold without a method of its own is what the form does, not nothing.
         const none = methods?.find(({ value }) => value === "none");
         if (none && !now.none) now.none = none.label;

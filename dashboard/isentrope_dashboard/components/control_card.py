@@ -22,10 +22,11 @@ from isentrope_dashboard.components.basics import (
     spacer,
     text,
 )
-from isentrope_dashboard.formatting import count, short_label
+from isentrope_dashboard.formatting import count
 from isentrope_dashboard.formatting import parameter as written
 from isentrope_wire.answers import Alert, Me, RunDetail, Status, TokenScope
 from isentrope_wire.control import GUARDS, Control, HoldLever, HoldSide, Scope, begun_at
+from isentrope_wire.diagnosis.outlook import FIRST_MU
 from isentrope_wire.methods import METHODS, Method, Parameter, Value, method_named
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 
@@ -56,6 +57,7 @@ CONFLICT, CONFLICT_WORDS, TAKE_THEIRS, PUSH_MINE = (
     "take-theirs",
     "push-mine",
 )
+OFFER = "control-offer"
 CLIPPED, CLIPPED_SPREAD, CHANGE, ENTROPY = (
     "control-clipped",
     "control-clipped-spread",
@@ -64,8 +66,6 @@ CLIPPED, CLIPPED_SPREAD, CHANGE, ENTROPY = (
 )
 
 ALERTS, ALERTS_SHOWN = "control-alerts", 4
-FIRST_MU = 1.0
-"""Threshold of both sides when a method with thresholds is chosen."""
 WHAT_IF_HEIGHT = 200
 
 _HOLD_PREFIX = "hold."
@@ -311,7 +311,10 @@ def form(
                 ),
                 name="fields",
             ),
-            html.Div([_plot(), _numbers()], className="for-thresholds"),
+            html.Div(
+                [html.Div(id=OFFER, className="offer small dim"), _plot(), _numbers()],
+                className="for-thresholds what-would",
+            ),
             dmc.Select(
                 id=SCOPE,
                 size="xs",
@@ -415,7 +418,8 @@ def control_card(*body: Component) -> Component:
 
 def alert_rows(alerts: Sequence[Alert], *, may_acknowledge: bool) -> list[Component]:
     """The worst alerts of all kinds, newest first of its like: step, level and kind in words, what
-    was found, what to do, who acknowledged it."""
+    was found, who acknowledged it. What to do now is the health line's alone: what was suggested
+    then may be no more."""
     rows = []
     worst = sorted(
         alerts, key=lambda one: (one.acknowledged_by is not None, one.level != AlertLevel.ACT)
@@ -426,21 +430,19 @@ def alert_rows(alerts: Sequence[Alert], *, may_acknowledge: bool) -> list[Compon
             tone = "act"
         if alert.acknowledged_by is not None:
             tone = ""
-        head = row(
+        head = [
             chip(alert.level.capitalize(), tone),
             text(ALERT_KINDS.get(alert.kind, alert.kind), "strong"),
             spacer(),
             text(f"step {count(alert.step)}", "dim small num"),
-        )
-        cure = alert.suggestion and short_label(Control.from_document(alert.suggestion), Control())
-        foot = [text(f"Suggested: {cure}", "small nowrap") if cure else None, spacer()]
+        ]
+        body: list[Component] = [html.Div(alert.message, className="dim small")]
         if alert.acknowledged_by is not None:
             words = f"acknowledged by {alert.acknowledged_by}"
-            foot.append(html.Span(words, className="dim small ellipsis", title=words))
+            body.append(html.Div(words, className="dim small ellipsis", title=words))
         elif may_acknowledge:
-            foot.append(button("Acknowledge", **{"data-acknowledge": alert.id}))
-        found = html.Div(alert.message, className="dim small")
-        rows.append(html.Div([head, found, row(*foot, name="foot")], className="alert-row"))
+            head.append(button("Acknowledge", **{"data-acknowledge": alert.id}))
+        rows.append(html.Div([row(*head), *body], className="alert-row"))
     return rows
 
 

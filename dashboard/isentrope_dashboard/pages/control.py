@@ -67,7 +67,7 @@ from isentrope_wire.control_answers import (
 from isentrope_wire.control_answers import State as ControlState
 from isentrope_wire.diagnosis.effect import PROMISED_STEPS
 from isentrope_wire.diagnosis.health import Preview
-from isentrope_wire.diagnosis.outlook import Outlook
+from isentrope_wire.diagnosis.outlook import FIRST_MU, Outlook, offered_control
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import SUGGESTED, Method, method_named
 
@@ -115,7 +115,7 @@ def first_control(run: RunDetail, *, may_push: bool) -> Control:
     control = reference(run.control).control
     if may_push or control.method.thresholds:
         return control
-    return Control(method=SUGGESTED, mu_low=card.FIRST_MU, mu_high=card.FIRST_MU)
+    return Control(method=SUGGESTED, mu_low=FIRST_MU, mu_high=FIRST_MU)
 
 
 def _read_current(run: RunDetail, *, may_push: bool = True) -> dict[str, Any]:
@@ -260,6 +260,14 @@ def wanted_of(view: View, run: RunDetail) -> Control | ConfigurationError | None
         raise views.refuse_page() from None
 
 
+def is_offer(run: RunDetail, wanted: Control | ConfigurationError | None) -> bool:
+    """Whether nothing acts and nothing is chosen: then the form shows what thresholds would do."""
+    if not isinstance(wanted, Control) or run.step is None or SUGGESTED not in run.methods:
+        return False
+    does_nothing = wanted.method == Method.NONE and wanted.hold is None
+    return does_nothing and not changes(wanted, reference(run.control).control)
+
+
 def form_values(
     view: View,
     run: RunDetail,
@@ -299,11 +307,22 @@ def form_values(
     if takes:
         status = newer or status_chip(run.control, changed)
     score = outlook.diagnosis.forecast_score
-    shown = shown_preview(outlook.preview, wanted, view.scheme, scale, run.step if is_new else None)
+    drawn = wanted
+    if is_offer(run, wanted):
+        drawn = offered_control(outlook.diagnosis)
+    shown = shown_preview(outlook.preview, drawn, view.scheme, scale, run.step if is_new else None)
+    offer = ""
+    if drawn is not wanted:
+        shown[card.PREVIEW]["offered"] = fill_of(drawn)
+        name, state = formatting.method(drawn.method), "Not active"
+        if drawn.reason:
+            state = "Suggested, not active"
+        offer = f"{state}: what {name} would do. Drag µ to try it."
     if score is not None and not score.is_better:
         shown[card.ENTROPY] = band_in_words(outlook.preview.forecast)
     return {
         **shown,
+        card.OFFER: offer,
         card.CHIP: status,
         card.NOTE: _note(outlook.preview, wanted, changed=changed, takes=takes),
         card.PUSH: not changed or not takes,
@@ -331,6 +350,11 @@ def _note(preview: Preview, wanted: Control, *, changed: bool, takes: bool) -> A
     if is_in_numbers:
         return ""
     return preview.message
+
+
+def fill_of(control: Control) -> dict[str, Any]:
+    """What fills the form with a control that the page offers."""
+    return {"document": control.to_document(), "reason": control.reason}
 
 
 def _may_push(base: Mapping[str, Any]) -> bool:

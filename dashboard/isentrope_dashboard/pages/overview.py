@@ -57,8 +57,9 @@ async def read(client: AsyncClient, view: View) -> Values:
     run_id = view.run_id or ""
     run = await client.ask(calls.run(run_id))
     wanted = control.wanted_of(view, run)
-    asked = wanted if isinstance(wanted, Control) else None
-    has_curves = asked is not None and asked.hold is None
+    is_offer = control.is_offer(run, wanted)
+    asked = wanted if isinstance(wanted, Control) and not is_offer else None
+    has_curves = is_offer or (asked is not None and asked.hold is None)
     outlook, me, history, alerts = await asyncio.gather(
         client.ask(calls.outlook(run_id, asked, curves=has_curves)),
         client.ask(calls.me()),
@@ -237,8 +238,8 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
             html.A(label, href=f"?tab={tab}", className="dim", **{"data-tab": tab}),
         )
     if diagnosis.suggestion is not None:
-        document = diagnosis.suggestion.control
-        fill = json.dumps({"document": document, "reason": document.get("reason") or ""})
+        suggested = Control.from_document(diagnosis.suggestion.control)
+        fill = json.dumps(control.fill_of(suggested))
         words = ["Try it", icon("arrow", 14)]
         buttons.append(
             html.Button(

@@ -9,6 +9,7 @@ from isentrope_wire.control import Control
 from isentrope_wire.control_answers import EntropyForecast, PredictedEffect
 from isentrope_wire.diagnosis.effect import predicted_effect
 from isentrope_wire.diagnosis.health import Diagnosis, Measured, Preview, diagnose, preview
+from isentrope_wire.methods import SUGGESTED
 from isentrope_wire.numbers import Answer
 
 
@@ -20,13 +21,17 @@ class Outlook(Answer):
     suggested: Preview | None
     """What the diagnosis' suggestion would do; null where it makes none."""
     preview: Preview | None
-    """What the control that was asked about would do; null without one. Of the active control the
-    forecast is the diagnosis'."""
+    """What the control that was asked about would do. Without one: null, or with curves what the
+    suggested thresholds would do, or else those of Clip_V at 1. Of the active control the forecast
+    is the diagnosis'."""
 
 
 def outlook(measured: Measured, control: Control | None, *, curves: bool = False) -> Outlook:
-    """All of it from one reading; `curves` are those of the asked control's thresholds."""
+    """All of it from one reading; `curves` are those of the asked control's thresholds, and where
+    none is asked about those of the `offered_control`."""
     diagnosis = diagnose(measured)
+    if control is None and curves:
+        control = offered_control(diagnosis)
     suggested = asked = None
     if diagnosis.suggestion is not None:
         suggested = preview(measured, Control.from_document(diagnosis.suggestion.control))
@@ -36,6 +41,19 @@ def outlook(measured: Measured, control: Control | None, *, curves: bool = False
         if active is not None and does_the_same(active.control, control):
             asked = replace(asked, forecast=diagnosis.forecast, pace=diagnosis.mean_pace)
     return Outlook(diagnosis=diagnosis, suggested=suggested, preview=asked)
+
+
+FIRST_MU = 1.0
+"""Threshold of both sides where nothing says which."""
+
+
+def offered_control(diagnosis: Diagnosis) -> Control:
+    """What is shown to somebody who chose no control: the suggestion, where it has thresholds."""
+    if diagnosis.suggestion is not None:
+        suggested = Control.from_document(diagnosis.suggestion.control)
+        if suggested.method.thresholds and suggested.hold is None:
+            return suggested
+    return Control(method=SUGGESTED, mu_low=FIRST_MU, mu_high=FIRST_MU)
 
 
 _DIGITS = 5

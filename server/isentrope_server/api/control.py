@@ -177,7 +177,10 @@ class OutlookRequest(Body):
     """What to preview beside the suggestion."""
 
     control: ControlDocument | None = Field(default=None, description="null: nothing.")
-    curves: bool = Field(default=False, description="Also its thresholds over their range.")
+    curves: bool = Field(
+        default=False,
+        description="Also its thresholds over their range; without a control, those suggested.",
+    )
 
 
 @router.post("/runs/{run_id}/outlook", responses={422: {"model": ErrorBody}})
