@@ -8,8 +8,8 @@ import logging
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ from isentrope_server.store.acknowledged import Acknowledged
 from isentrope_server.store.database import (
     POSTGRESQL,
     Database,
-    OtherTables,
+    UnusableDatabase,
     check_file_system,
     refuses_file_writes,
     upgrade,
@@ -117,14 +117,15 @@ async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
         try:
             await asyncio.to_thread(_migrate, database, settings)
             writer.start()
-            owner_token = await asyncio.wrap_future(
-                writer.submit(lambda t: _open_tokens(t, tokens, settings))
-            )
-            if notifications is not None:
-                notifications.start()
-            acknowledged = Acknowledged(settings.home)
-            with database.reading() as connection:
-                acknowledged.load(connection)
+            with _failures_in_a_sentence(settings):
+                owner_token = await asyncio.wrap_future(
+                    writer.submit(lambda t: _open_tokens(t, tokens, settings))
+                )
+                if notifications is not None:
+                    notifications.start()
+                acknowledged = Acknowledged(settings.home)
+                with database.reading() as connection:
+                    acknowledged.load(connection)
             backend = Backend(
                 settings=settings,
                 database=database,
@@ -149,7 +150,7 @@ async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
 
 
 def _migrate(database: Database, settings: Settings) -> None:
-    try:
+    with _failures_in_a_sentence(settings):
         if database.file is not None:
             check_file_system(database.file)
             make_private_file(database.file)
@@ -158,12 +159,18 @@ def _migrate(database: Database, settings: Settings) -> None:
             database.opened_file.opened()
         with database.writing_engine.begin() as connection:
             upgrade(connection)
+
+
+@contextmanager
+def _failures_in_a_sentence(settings: Settings) -> Iterator[None]:
+    try:
+        yield
     except DamagedFile as error:
         raise StartupError(
             f"The database {settings.database_name} is damaged: {error}. Bring back a backup with"
             " `isentrope restore FILE`; it keeps the damaged file under another name."
         ) from error
-    except OtherTables as error:
+    except UnusableDatabase as error:
         raise StartupError(
             f"The database {settings.database_name} can't be used: {error}, or set"
             " ISENTROPE_HOME or ISENTROPE_DATABASE_URL to another place."

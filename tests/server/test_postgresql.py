@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -17,7 +18,10 @@ import pytest
 from sqlalchemy import Connection, func, insert, make_url, select, text
 from sqlalchemy.exc import DBAPIError, InternalError
 
-from isentrope_server.store.database import Database, add_driver
+from isentrope_server.backend import open_backend
+from isentrope_server.errors import StartupError
+from isentrope_server.settings import Settings
+from isentrope_server.store.database import Database, UnusableDatabase, add_driver, upgrade
 from isentrope_server.store.tables import deleted_runs
 from isentrope_server.store.writer import Transaction, Writer
 from tests.server.conftest import MakeServer
@@ -201,6 +205,39 @@ def _refuse_step_13(transaction: Transaction) -> None:
             "CREATE TRIGGER refuse BEFORE INSERT ON records FOR EACH ROW EXECUTE FUNCTION refuse()"
         )
     )
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_an_encoding_that_lacks_letters_is_refused(postgresql: PostgreSQL, encoding: str) -> None:
+    name = f"in_{encoding.lower()}"
+    postgresql.administer(
+        f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'"
+    )
+    database = Database(postgresql.url(name))
+    with (
+        pytest.raises(UnusableDatabase, match=f"its encoding is {encoding}"),
+        database.writing_engine.begin() as connection,
+    ):
+        upgrade(connection)
+    database.close()
+
+
+def test_too_few_connections_are_one_sentence(postgresql: PostgreSQL, tmp_path: Path) -> None:
+    with postgresql.new_database() as url:
+        name = make_url(url).database
+        postgresql.administer("CREATE ROLE few LOGIN CONNECTION LIMIT 1")
+        for what in ("TABLES", "SEQUENCES"):
+            postgresql.administer(f"GRANT ALL ON ALL {what} IN SCHEMA public TO few", str(name))
+        settings = Settings(
+            home=tmp_path, token=None, database_url=url.replace("postgres@", "few@")
+        )
+
+        async def start() -> None:
+            async with open_backend(settings):
+                raise AssertionError("it started")
+
+        with pytest.raises(StartupError, match="too many connections for role"):
+            asyncio.run(start())
 
 
 def test_a_database_that_is_away_is_one_sentence_at_the_start_without_the_password(

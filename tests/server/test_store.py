@@ -18,7 +18,7 @@ from isentrope_server.errors import NotFound, StartupError
 from isentrope_server.settings import Settings
 from isentrope_server.store.database import (
     Database,
-    OtherTables,
+    UnusableDatabase,
     newest_version,
     upgrade,
     version_of,
@@ -95,7 +95,7 @@ def test_another_program_s_database_is_refused(database: Database, left: str) ->
             connection.execute(text("DROP TABLE alembic_version"))
             connection.execute(text("CREATE TABLE runs (run_uuid VARCHAR(32))"))
     with (
-        pytest.raises(OtherTables, match=f"another program's, which has a table '{left}'"),
+        pytest.raises(UnusableDatabase, match=f"another program's, which has a table '{left}'"),
         database.writing_engine.begin() as connection,
     ):
         upgrade(connection)

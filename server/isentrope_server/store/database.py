@@ -67,7 +67,9 @@ does. Not for the writer, where a stray write to memory would change the file.""
 SQLITE = "sqlite"
 POSTGRESQL = "postgresql"
 
-_CONNECTING: Mapping[str, int] = {
+_CONNECTING: Mapping[str, int | str] = {
+    # Whatever PGCLIENTENCODING says.
+    "client_encoding": "utf8",
     "connect_timeout": 5,
     # Packets that get lost are a lost connection after half a minute, not after two hours.
     "keepalives": 1,
@@ -364,15 +366,22 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 _REVISION = re.compile("[0-9]{4}")
 
 
-class OtherTables(IsentropeError, RuntimeError):
-    """The database has the tables of another version of Isentrope, or of another program; the
-    message says what to do."""
+class UnusableDatabase(IsentropeError, RuntimeError):
+    """The database has another encoding than UTF-8, or the tables of another version of Isentrope
+    or of another program; the message says what to do."""
 
 
 def upgrade(connection: Connection) -> None:
-    """Create the tables where there are none, in the caller's transaction. OtherTables: there are
-    those of another version or program."""
+    """Create the tables where there are none, in the caller's transaction. UnusableDatabase: its
+    encoding is not UTF-8, or there are tables of another version or program."""
     hold_for_writing(connection, ())
+    if _is_shared(connection):
+        encoding = connection.execute(text("SHOW server_encoding")).scalar_one()
+        if encoding != "UTF8":
+            raise UnusableDatabase(
+                f"its encoding is {encoding}, in which not every name can be written. Make one for"
+                " Isentrope: CREATE DATABASE isentrope ENCODING 'UTF8' TEMPLATE template0"
+            )
     found, wanted = version_of(connection), newest_version()
     others: Collection[str] = ()
     if found is None:
@@ -380,12 +389,12 @@ def upgrade(connection: Connection) -> None:
     elif not _REVISION.fullmatch(found):
         others = ("alembic_version",)
     if others:
-        raise OtherTables(
+        raise UnusableDatabase(
             f"it is another program's, which has a table {min(others)!r} there. Make a database of"
             " its own for Isentrope"
         )
     if found not in (None, wanted):
-        raise OtherTables(
+        raise UnusableDatabase(
             f"it has the tables of another version of Isentrope ({found}, this one has {wanted})."
             " Export its runs with the version that wrote them and move it aside"
         )
