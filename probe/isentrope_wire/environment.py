@@ -126,8 +126,12 @@ def is_encrypted(target: str) -> bool:
 
 
 def host_and_port(target: str) -> str:
-    """An ingest's address without its scheme."""
-    return target.removeprefix(_ENCRYPTED).removeprefix(_CLEAR).rstrip("/")
+    """An ingest's address without its scheme; with the default port where it names none, for which
+    gRPC would take 443. So it does behind `https://`, as of an ingress."""
+    address = target.removeprefix(_ENCRYPTED).removeprefix(_CLEAR).rstrip("/")
+    if ":" in address or target.startswith(_ENCRYPTED):
+        return address
+    return f"{address}:{DEFAULT_GRPC.rpartition(':')[2]}"
 
 
 def certificate_authority() -> Path | None:

@@ -261,6 +261,13 @@ def test_commands_find_the_server_of_their_home(
             addresses.DEFAULT_URL,
             None,
         )
+        for given, target in (
+            ("elsewhere", "elsewhere:7071"),
+            ("http://[::1]:8", "[::1]:8"),
+            ("https://ingress.example", "https://ingress.example"),
+        ):
+            monkeypatch.setenv("ISENTROPE_GRPC", given)
+            assert addresses.grpc_target() == target
         monkeypatch.delenv("ISENTROPE_GRPC")
     assert (addresses.url(), addresses.grpc_target()) == (
         addresses.DEFAULT_URL,
