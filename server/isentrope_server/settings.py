@@ -35,7 +35,12 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="ISENTROPE_", env_ignore_empty=True, extra="ignore", frozen=True
+        env_prefix="ISENTROPE_",
+        env_ignore_empty=True,
+        extra="ignore",
+        frozen=True,
+        # A secret that was made by `echo` ends in a line break.
+        str_strip_whitespace=True,
     )
 
     home: Path = Field(default_factory=environment.home)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -199,6 +200,14 @@ def test_json_that_is_none_is_refused(server: ServerInThread, rank: Rank, body: 
     )
     assert answer.status_code == 422, answer.text
     assert set(answer.json()["error"]) == {"code", "message", "details"}
+
+
+def test_a_compressed_body_is_named(server: ServerInThread, rank: Rank) -> None:
+    headers = {"If-Match": '"0"', "Content-Encoding": "gzip"}
+    document = gzip.compress(b'{"method": "none"}')
+    answer = server.http.put(f"{rank.path}/control", content=document, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_media_type")
+    assert "compressed (gzip)" in answer.json()["error"]["message"]
 
 
 def test_json_that_is_not_called_so_is_refused_with_the_header_it_needs(

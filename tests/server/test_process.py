@@ -158,6 +158,10 @@ def refused_start(home: Path, **variables: str) -> str:
     return one_sentence(result)
 
 
+def test_a_line_break_behind_a_token_is_left_out() -> None:
+    assert Settings(token="made-by-echo\n").token == "made-by-echo"
+
+
 def test_a_token_that_anybody_could_guess_is_refused(tmp_path: Path) -> None:
     remedy = 'python -c "import secrets; print(secrets.token_urlsafe(32))"'
     assert remedy in refused_start(tmp_path / "home", ISENTROPE_TOKEN="a")

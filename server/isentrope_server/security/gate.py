@@ -382,7 +382,7 @@ class BodyTooLarge(HTTPException):
 
 class BodyLimit:
     """ASGI middleware: a body beyond the limit is refused with 413 before it is parsed. Counted
-    while it arrives."""
+    while it arrives. One that is compressed is refused with 415: it may be of any size."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -394,6 +394,11 @@ class BodyLimit:
         limit = PAGE_BODY_BYTES
         if scope["path"].startswith("/api/"):
             limit = API_BODY_BYTES
+        encoding = Headers(scope=scope).get("content-encoding", "identity")
+        if encoding.lower() != "identity":
+            message = f"The body is compressed ({encoding[:40]}); send it as it is."
+            await _refusal(415, "unsupported_media_type", message)(scope, receive, send)
+            return
         declared = Headers(scope=scope).get("content-length", "0")
         if not declared.isdecimal() or int(declared) > limit:
             await BodyTooLarge(limit).answer()(scope, receive, send)
