@@ -138,7 +138,9 @@ def announce(config: ProbeConfig) -> None:
             page_of(config)
             or f"reported to {target} (set ISENTROPE_URL, the address of its pages, as well)"
         )
-    sys.stderr.write(f"isentrope: run {config.run_id}, {where}\n")
+    # A service or a closed terminal has no stderr; training goes on without this line.
+    with suppress(AttributeError, OSError, ValueError):
+        sys.stderr.write(f"isentrope: run {config.run_id}, {where}\n")
     if config.run_id in _finished_runs:
         logger.warning(
             "Run %s had finished in this process; what follows is its next attempt, whose steps "

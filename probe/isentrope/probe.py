@@ -754,6 +754,7 @@ class Probe:
             self._parts.warnings.warn_once(
                 "ended",
                 "The run has ended: what is logged, gated and stepped from now on is not reported. "
-                "Call finish after it, or build a new Probe for another training.",
+                "A loop calls finish after it; a trainer evaluates within its training"
+                " (eval_strategy). Another training needs a new Probe.",
             )
         return inactive

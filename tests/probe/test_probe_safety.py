@@ -399,6 +399,8 @@ def test_a_run_says_on_stderr_who_it_is_and_where_to_look(
         assert capsys.readouterr().err.count(probe.run_id) == 1
     isentrope.Probe("quiet", transport=InMemoryTransport())
     assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr", None)  # as a service has it
+    announce(config_of("offline"))
 
 
 def test_a_probe_says_what_it_is() -> None:
