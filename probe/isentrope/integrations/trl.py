@@ -3,7 +3,7 @@
     probe = isentrope.attach(trainer)
     trainer.train()
 
-TRL samples, computes advantages and its loss, clips, updates and logs as before. Six methods of
+TRL samples, computes advantages and its loss, clips, updates and logs as before. Seven methods of
 this one trainer are wrapped. The log-probs of the loss come from
 `_get_per_token_logps_and_entropies`: they keep their values, and get gradient only where the active
 control keeps it."""
@@ -205,6 +205,7 @@ class TrainerAttachment(StepReports):
         self._update: list[Any] = []
         self._norm: Tensor | None = None
         """Norm of its gradient before it was clipped; None: not known."""
+        self._loss_scale: float | Tensor = 1.0
         self._finished = False
 
     def install(self) -> None:
@@ -215,6 +216,7 @@ class TrainerAttachment(StepReports):
             "_compute_loss": self._compute_loss,
             "train": self._train,
             "_clip_grad_norm": self._clip_gradient,  # transformers 5
+            "_load_best_model": self._load_best_model,
         }
         for name, ours in wrapped.items():
             if hasattr(self._trainer, name):
@@ -276,7 +278,12 @@ class TrainerAttachment(StepReports):
         _put(update)
         try:
             self._steps.close(
-                optimizer, step=step, norm=norm, largest_norm=largest, learning_rates=rates
+                optimizer,
+                step=step,
+                norm=norm,
+                largest_norm=largest,
+                learning_rates=rates,
+                loss_scale=self._loss_scale,
             )
         finally:
             _put(now)
@@ -316,6 +323,19 @@ class TrainerAttachment(StepReports):
             self._norm = norm
         return norm
 
+    def _scale_of_loss(self) -> float | Tensor:
+        """What a GradScaler multiplies the step's loss by; it stays on its device."""
+        accelerator = self._trainer.accelerator
+        if accelerator.scaler is None:
+            return 1.0
+        scale: Tensor = accelerator.scaler.scale(torch.ones((), device=accelerator.device))
+        return scale
+
+    def _load_best_model(self, theirs: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Measure the last update before the weights that it made are replaced."""
+        self.close_open_step()
+        return theirs(*args, **kwargs)
+
     def _compute_loss(
         self,
         theirs: Callable[..., Any],
@@ -328,6 +348,8 @@ class TrainerAttachment(StepReports):
         self._inputs = None
         if self._observing():
             self._inputs = inputs = trl_head.add_kl_part(self._trainer, inputs)
+            with self._guard.protect("reading the scale of the loss"):
+                self._loss_scale = self._scale_of_loss()
         try:
             return theirs(model, inputs, *args, **kwargs)
         finally:

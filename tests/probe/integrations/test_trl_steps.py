@@ -28,6 +28,21 @@ EVALUATING = {
 }
 
 
+def rising_reward(completion_ids: list[list[int]], trainer_state: Any, **_: Any) -> list[float]:
+    return [trainer_state.global_step + value for value in tiny_trl.reward(completion_ids)]
+
+
+BEST = {
+    **EVALUATING,
+    "trainer_reward_funcs": rising_reward,
+    "save_strategy": "steps",
+    "save_steps": 1,
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "eval_reward",
+    "greater_is_better": False,
+}
+
+
 def attached(tmp_path: Path, **settings: Any) -> tuple[Any, Any, InMemoryTransport]:
     rescore_tokens = settings.pop("rescore_tokens", 1000)
     trainer, transport = tiny_trl.trainer(tmp_path, **settings), InMemoryTransport()
@@ -38,8 +53,11 @@ def run_ends(transport: InMemoryTransport) -> list[RunFinished]:
     return [message for message in transport.messages if isinstance(message, RunFinished)]
 
 
-def test_a_step_is_closed_once_after_its_update_under_its_number(tmp_path: Path) -> None:
-    trainer, probe, _ = attached(tmp_path, steps=3, gradient_accumulation_steps=2)
+@pytest.mark.parametrize(("settings", "kept"), [({}, 2), (BEST, 0)], ids=["", "best"])
+def test_a_step_is_closed_once_after_its_update_under_its_number(
+    tmp_path: Path, settings: dict[str, Any], kept: int
+) -> None:
+    trainer, probe, _ = attached(tmp_path, steps=3, gradient_accumulation_steps=2, **settings)
     closed: list[tuple[int, Tensor]] = []
     probe_step = probe.step
 
@@ -60,8 +78,8 @@ def test_a_step_is_closed_once_after_its_update_under_its_number(tmp_path: Path)
     # Each step is closed under the parameters that the next one's first forward runs with.
     assert torch.equal(closed[0][1], updates[2])
     assert torch.equal(closed[1][1], updates[4])
-    assert torch.equal(closed[2][1], tiny_trl.parameters(trainer))
-    assert not torch.equal(updates[0], updates[2])
+    assert torch.equal(closed[kept][1], tiny_trl.parameters(trainer))
+    assert not torch.equal(closed[2][1], updates[4])
 
 
 def test_learning_rate_and_clipping_are_those_that_the_update_was_made_with(
@@ -88,6 +106,19 @@ def test_learning_rate_and_clipping_are_those_that_the_update_was_made_with(
     assert all(
         "entropy/observed_change" not in report.scalars for report in tiny_trl.reports(transport)
     )
+
+
+def test_a_scaled_loss_is_predicted_as_an_unscaled_one(tmp_path: Path) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    predicted = list[list[float]]()
+    for used in (None, scaler):
+        trainer, _, transport = attached(tmp_path, steps=3, max_grad_norm=0.0)
+        trainer.accelerator.scaler = used
+        trainer.train()
+        reports = tiny_trl.reports(transport)
+        predicted.append([report.scalars["entropy/unit_predicted_change"] for report in reports])
+    assert scaler.get_scale() == 2048.0
+    assert predicted[1] == pytest.approx(predicted[0], rel=1e-5)
 
 
 def test_evaluations_are_not_observed_and_their_metrics_belong_to_the_step_before(
