@@ -230,6 +230,10 @@ def test_a_verdict_is_shown_with_what_was_predicted() -> None:
     )
     assert [one for one in said if one not in shown] == []
     assert "Revert" not in words(latest_control([newest, BEGAN], is_over=False, may_push=False))
+    stopped = replace(verdict, outcome=Outcome.STOPPED, message="Stopped the fall: 0.300 nats.")
+    newest = replace(newest, verdict=stopped)
+    older = [version(4, "APPLIED", Control(), 51), newest]
+    assert words(latest_control(older, is_over=False, may_push=True)).count("Stopped the fall") == 1
 
 
 def test_an_ended_run_says_what_was_in_force(site: Site) -> None:

@@ -73,6 +73,8 @@ def test_a_caught_handle_chooses_pushes_and_applies(site: Site, open_page: OpenP
     # What was pushed comes first, the form is folded behind one button until it is asked for.
     expect(method).to_be_hidden()
     expect(page.locator("#open-control")).to_be_focused()
+    expect(page.locator("#control-status")).to_contain_text("v1 pending")
+    expect(page.locator("#control-form")).not_to_have_attribute("data-older", "")
     latest, card = (page.locator(name).bounding_box() for name in ("#latest-control", "#control"))
     assert latest
     assert card

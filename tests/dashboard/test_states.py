@@ -82,6 +82,7 @@ def test_an_empty_run_that_is_over_waits_for_nothing(site: Site) -> None:
         values[name]["layout"]["annotations"][0]["text"] for name in ("chart-entropy", "chart-clip")
     }
     assert notes == {"None was reported"}
+    assert "rescore=" in plain(values["chart-change"]["layout"]["annotations"][0]["text"])
     assert words(site.values(run.STATE, f"/runs/{run_id}")["run-state"]).split()[0] == "Finished"
 
 

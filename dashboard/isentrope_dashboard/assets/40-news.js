@@ -90,6 +90,7 @@
     if (!live.owed) live.slow = now;
     isentrope.showLevel(news.run?.level);
     draw();
+    isentrope.markOlder?.(); // an answer to another form may be the same
     if (parts === "slow") return window.dash_clientside.set_props("news", { data: (live.news += 1) });
     if (!news.run || !before) return;
     if (news.run.at !== before.at) live.seen = now;

@@ -129,12 +129,13 @@
   });
 
   // ---- the answer: it comes with the charts', of one step; one to an earlier form is grey until the next one is there ----------
+  isentrope.markOlder = () => document.getElementById("control-form")?.toggleAttribute("data-older", isentrope.answered !== now.form);
   const show = () => {
     offer();
     if (plot()) isentrope.chart("control-what-if", plot());
     place();
     follow();
-    document.getElementById("control-form")?.toggleAttribute("data-older", isentrope.answered !== now.form);
+    isentrope.markOlder();
     if (!now.tried || !now.preview) return;
     now.tried = false; // the form has its height now
     const card = document.getElementById("control");

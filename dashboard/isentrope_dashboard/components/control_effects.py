@@ -86,6 +86,8 @@ def _chip_of(item: ControlVersion) -> tuple[str, str, str]:
     if item.verdict is None:
         return word, tone, symbol
     word, tone, symbol = _OUTCOMES.get(item.verdict.outcome, (word, tone, symbol))
+    if item.verdict.outcome == Outcome.STOPPED:
+        word = item.verdict.message.partition(":")[0].rstrip(".")  # "Stopped" alone is the control
     if item.verdict.outcome == Outcome.SLOWED and item.verdict.left is not None:
         word = f"Slowed to {percent(item.verdict.left, 0)}"
     return word, tone, symbol

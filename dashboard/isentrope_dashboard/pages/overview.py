@@ -98,13 +98,17 @@ async def read(client: AsyncClient, view: View) -> Values:
         if asked is not None and changes(asked, active):
             tried = asked
         shown = replace(shown, forecasts=forecasts(outlook, tried))
-    is_over, nothing = run.status.is_over, ""
-    if is_over:
-        nothing = "None was reported"
+    is_over = run.status.is_over
+    nothing = {}
+    if is_over:  # of the change its panel says what it needs
+        nothing = {panel.name: "None was reported" for panel in OVERVIEW if panel.name != "change"}
     return {
         "health": health_line(diagnosis, run),
         "kpis": kpi_cards(diagnosis, early.series, shown.series, newest.series, is_over=is_over),
-        **{f"chart-{panel.name}": charts.figure(panel, shown, nothing) for panel in OVERVIEW},
+        **{
+            f"chart-{panel.name}": charts.figure(panel, shown, nothing.get(panel.name, ""))
+            for panel in OVERVIEW
+        },
         "trust": trust_in_words(diagnosis),
         **control.card_values(run, me, history, alerts),
         **control.form_values(view, run, wanted, outlook, shown.scale),

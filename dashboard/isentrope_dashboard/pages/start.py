@@ -29,9 +29,13 @@ scores = probe.score(logits[:, :-1], token_ids[:, 1:], temperature=1.0)
 # the same values; use them in the loss
 logprobs = probe.gate(scores, advantages, mask)
 
-# behind optimizer.step()
+# behind optimizer.step(); rescore measures what the update did to the entropy
 probe.log({"reward/mean": rewards.mean()})
-probe.step(step, optimizer)
+probe.step(
+    step,
+    optimizer,
+    rescore=lambda: probe.score(model(token_ids).logits[:, :-1], token_ids[:, 1:], temperature=1.0),
+)
 
 # at the end
 probe.finish()"""
