@@ -210,10 +210,9 @@ def decide(
         target = hold.target_at(run_step, measured.early_level)
     reason = stopped or _reason_for_fallback(measured, state, step, target)
     if measured is None or target is None or reason:
+        status = HoldStatus.FALLBACK
         if stopped:
             status = HoldStatus.ENDED
-        else:
-            status = HoldStatus.FALLBACK
         idle_action = Action(version=0, status=status, reason=reason, target=target)
         return HoldState(plans=_plans(state, measured, step)), idle_action
     gain, drift = measured.entropy.gain or 0.0, measured.entropy.drift
@@ -282,10 +281,9 @@ def decide(
         # The thresholds go on from what the bonus did.
         state = replace(state, mu=solved)
     mu = _threshold(hold, state, curve, scope, solved, lowest)
+    status = HoldStatus.LIMIT
     if is_enough:
         status = HoldStatus.HOLDING
-    else:
-        status = HoldStatus.LIMIT
     if mu != solved:
         status = HoldStatus.SLEWING
     plan = Plan(step, reached(mu))
@@ -379,10 +377,9 @@ def _side_to_clip(missing: float, band: float, state: HoldState) -> Scope | None
     """The tokens to clip, by what their update does to the entropy; None: none. `missing`, what
     clipping has to add to the step's change, in nats, must exceed the band before clipping begins,
     or changes sides."""
+    wanted = Scope.INCREASING
     if missing > 0:
         wanted = Scope.DECREASING
-    else:
-        wanted = Scope.INCREASING
     least = band
     if wanted == state.scope:
         least = 0.0

@@ -90,10 +90,9 @@ def fixed(value: float, decimals: int) -> str:
 def decimals_of(value: float, significant: int) -> int:
     """The decimals that show so many significant digits of a number, at least 0; 0 has as many as
     0.1."""
+    size = -1
     if value and math.isfinite(value):
         size = math.floor(math.log10(abs(value)))
-    else:
-        size = -1
     return max(0, significant - 1 - size)
 
 

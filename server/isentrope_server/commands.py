@@ -298,10 +298,9 @@ def _check_database(settings: Settings, *, makes_database: bool) -> None:
     is_here = environment.is_on_this_machine(meant)
     if settings.has_database or (makes_database and is_here):
         return
+    advice = f"Tokens of {meant} are made where that server runs, with its ISENTROPE_HOME."
     if is_here:
         advice = "Set ISENTROPE_HOME to the server's home."
-    else:
-        advice = f"Tokens of {meant} are made where that server runs, with its ISENTROPE_HOME."
     raise IsentropeError(
         f"There is no database at {settings.database_name}, and no server runs with the home"
         f" {settings.home}. {advice}"

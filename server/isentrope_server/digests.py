@@ -124,24 +124,30 @@ def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None
     old = run.digest
     basis = Basis.read(run)
     if old is not None and basis is not None and _serves(basis, run):
-        found = series.read(
-            connection, run.key, _NAMES, StepRange(first=(run.step or 0) - _NEWEST_STEPS)
-        )
+        span = StepRange(first=(run.step or 0) - _NEWEST_STEPS)
+        values = series.read(connection, run.key, _NAMES, span)
     else:
         old = None
-        found = series.read(connection, run.key, _NAMES, StepRange())
-        basis = _basis(connection, run, found)
-    entropies, rewards = found[ENTROPY_MEAN], found[REWARD_MEAN]
+        values = series.read(connection, run.key, _NAMES, StepRange())
+        basis = _basis(connection, run, values)
+    entropies, rewards = values[ENTROPY_MEAN], values[REWARD_MEAN]
     diagnosis = diagnose(measured(connection, run, for_control=False))
     if old is not None:
         lines = old.entropy_line, old.reward_line
+        entropy, reward = _newest(entropies, old.entropy), _newest(rewards, old.reward)
     else:
-        first, last = _ends(found)
+        first, last = _ends(values)
         lines = line(entropies, first, last), line(rewards, first, last)
-    is_same_control = (
-        old is not None and basis is not None and basis.control_version == run.control_version
-    )
-    entropy = _newest(entropies, None if old is None else old.entropy)
+        entropy, reward = _newest(entropies, None), _newest(rewards, None)
+    if old is not None and basis is not None and basis.control_version == run.control_version:
+        control = old.control
+    else:
+        control = _control(connection, run)
+    reason = ""
+    if run.status is Status.FAILED:
+        reason = error_in_a_line(run.error)[:_REASON_CHARACTERS]
+    if basis is not None:
+        basis = replace(basis, control_version=run.control_version)
     if entropy is not None and math.isfinite(entropy):
         entropy = diagnosis.entropy  # a median too, of an even number of steps another one
     digest = RunDigest(
@@ -149,17 +155,15 @@ def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None
         share_lost=diagnosis.share_lost,
         steps_to_three_quarters_lost=diagnosis.steps_to_three_quarters_lost,
         entropy=entropy,
-        reward=_newest(rewards, None if old is None else old.reward),
+        reward=reward,
         entropy_line=lines[0],
         reward_line=lines[1],
-        control=old.control if old is not None and is_same_control else _control(connection, run),
-        reason=(
-            error_in_a_line(run.error)[:_REASON_CHARACTERS] if run.status is Status.FAILED else ""
-        ),
+        control=control,
+        reason=reason,
         seconds_per_step=steps.seconds_per_step(connection, run.key),
         metrics={item.name: item.value for item in series.latest(connection, run.key)[:_METRICS]},
     )
-    return digest, None if basis is None else replace(basis, control_version=run.control_version)
+    return digest, basis
 
 
 def _basis(connection: Connection, run: Run, found: Mapping[str, Series]) -> Basis | None:
@@ -176,10 +180,10 @@ def _basis(connection: Connection, run: Run, found: Mapping[str, Series]) -> Bas
 
 
 def _ends(found: Mapping[str, Series]) -> tuple[int, int]:
-    ends = [(int(one.steps[0]), int(one.steps[-1])) for one in found.values() if len(one.steps)]
-    if ends:
-        return (min(first for first, _ in ends), max(last for _, last in ends))
-    return (0, -1)
+    steps = [
+        int(column.steps[end]) for column in found.values() if len(column.steps) for end in (0, -1)
+    ]
+    return min(steps, default=0), max(steps, default=-1)
 
 
 def line(one: Series, first: int, last: int) -> list[float | None]:

@@ -216,10 +216,9 @@ class Notifications:
     def _try_duty(self, connection: Connection) -> bool:
         """Try to hold the duty lock. The query also keeps the session alive, or fails when it is
         dead."""
+        question = f"SELECT pg_try_advisory_lock({DUTY_LOCK})"
         if self.on_duty:
             question = "SELECT true"
-        else:
-            question = f"SELECT pg_try_advisory_lock({DUTY_LOCK})"
         return bool(connection.execute(text(question)).scalar_one())
 
     def _take(self, payload: str) -> None:

@@ -246,10 +246,9 @@ class Settings(BaseSettings):
         scheme = "http"
         if self.has_tls:
             scheme = "https"
+        host = self.host
         if self.host in ("0.0.0.0", "::", ""):
             host = "127.0.0.1"
-        else:
-            host = self.host
         if ":" in host:
             return f"{scheme}://[{host}]:{self.http_port}"
         return f"{scheme}://{host}:{self.http_port}"

@@ -11,6 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 from urllib.parse import quote
 
@@ -62,7 +64,6 @@ SEEDS_AMONG = 100
 """Newest runs of a project among which those with other seeds are looked for."""
 OFFERED = 30
 """Runs that the search shows at once."""
-MISSING_CELL = text(MISSING, "dim")
 GROUPS = (("none", "Runs"), ("seed", "Seeds"), ("tag", "Tags"))
 OF_A_SEED = re.compile(r"seed$|(^|\.)(output_dir|logging_dir|run_name)$")
 
@@ -89,49 +90,51 @@ class Group:
     @property
     def shown(self) -> Shown:
         """The run's, or the mean of the runs with the lowest and highest of them."""
-        every = [one.shown for one in self.members]
-        named = replace(max(every, key=lambda one: one.last), key=self.key, label=self.name)
+        every = [member.shown for member in self.members]
+        longest = max(every, key=attrgetter("last"))
+        named = replace(longest, key=self.key, label=self.name)
         if len(every) == 1:
             return named
-        names = dict.fromkeys(name for one in every for name in one.series)
-        return replace(
-            named, series={name: mean_of([one.columns(name) for one in every]) for name in names}
-        )
+        names = dict.fromkeys(name for shown in every for name in shown.series)
+        means = {name: mean_of([shown.columns(name) for shown in every]) for name in names}
+        return replace(named, series=means)
 
 
 def mean_of(every: Sequence[SeriesColumns]) -> SeriesColumns:
     """Mean, lowest and highest of several series, at the steps of the longest: of those that have
     come so far; between two steps of its own a series is interpolated. What is not finite in one of
     them is so in the mean. Of reduced series, with the mean of their buckets' means."""
-    known = [one for one in every if one.step]
-    if not known:
+    measured = [series for series in every if series.step]
+    if not measured:
         return EMPTY
-    longest = max((one.step for one in known), key=lambda steps: (steps[-1], len(steps)))
-    steps = np.array(longest)
-    inside = np.array([(steps >= one.step[0]) & (steps <= one.step[-1]) for one in known])
+    longest = max(measured, key=lambda series: (series.step[-1], len(series.step)))
+    steps = np.array(longest.step)
+    inside = np.array([(steps >= it.step[0]) & (steps <= it.step[-1]) for it in measured])
 
     def align_steps(columns: Iterable[Sequence[float]], elsewhere: float) -> Any:
-        # Not between equal steps: a value beside an infinite one would be lost.
-        pairs = zip(known, columns, strict=True)
-        values = [
-            column if one.step == longest else np.interp(steps, one.step, column)
-            for one, column in pairs
-        ]
-        return np.where(inside, values, elsewhere)
+        aligned = []
+        for series, column in zip(measured, columns, strict=True):
+            # Not between equal steps: a value beside an infinite one would be lost.
+            if series.step == longest.step:
+                aligned.append(column)
+            else:
+                aligned.append(np.interp(steps, series.step, column))
+        return np.where(inside, aligned, elsewhere)
 
-    mean = align_steps((one.value for one in known), 0.0).sum(0) / inside.sum(0)
-    bucket_mean = align_steps((one.means for one in known), 0.0).sum(0) / inside.sum(0)
-    count = next(one.count for one in known if one.step is longest)
-    low = align_steps((one.min or one.value for one in known), math.inf).min(0)
-    high = align_steps((one.max or one.value for one in known), -math.inf).max(0)
-    return SeriesColumns(
-        step=longest,
-        value=mean.tolist(),
-        min=low.tolist(),
-        max=high.tolist(),
-        mean=None if count is None else bucket_mean.tolist(),
-        count=count,
-        not_finite=None if count is None else [0] * len(count),
+    mean = align_steps((series.value for series in measured), 0.0).sum(0) / inside.sum(0)
+    low = align_steps((series.min or series.value for series in measured), math.inf).min(0)
+    high = align_steps((series.max or series.value for series in measured), -math.inf).max(0)
+    columns = SeriesColumns(
+        step=longest.step, value=mean.tolist(), min=low.tolist(), max=high.tolist()
+    )
+    if longest.count is None:
+        return columns
+    of_buckets = align_steps((series.means for series in measured), 0.0).sum(0) / inside.sum(0)
+    return replace(
+        columns,
+        mean=of_buckets.tolist(),
+        count=longest.count,
+        not_finite=[0] * len(longest.count),
     )
 
 
@@ -139,24 +142,26 @@ def grouped(compared: Sequence[Compared], by: str) -> list[Group]:
     """The lines to draw. By `seed`: runs whose configurations differ in a seed alone; by `tag`: a
     run is in the group of each of its tags."""
     if by not in ("seed", "tag"):
-        return [Group(key=one.run.id, name=one.run.name, members=[one]) for one in compared]
-    groups: dict[str, list[Compared]] = {}
-    for one in compared:
-        for key in (
-            (one.run.tags or ["no tag"]) if by == "tag" else [_but_for_the_seed(one.run.config)]
-        ):
-            groups.setdefault(key, []).append(one)
-    names = list(groups)
-    if by == "seed":
-        differing = differences([json.loads(key) for key in groups])
-        names = [
-            ", ".join(f"{name} {values[at] or MISSING}" for name, values in differing.items())[:60]
-            or one[0].run.name
-            for at, one in enumerate(groups.values())
+        return [
+            Group(key=member.run.id, name=member.run.name, members=[member]) for member in compared
         ]
-        groups = {one[0].run.id: one for one in groups.values()}
-    named = zip(names, groups.items(), strict=True)
-    return [Group(key=key, name=name, members=one) for name, (key, one) in named][:MOST_GROUPS]
+    by_key: dict[str, list[Compared]] = {}
+    for member in compared:
+        keys = [_but_for_the_seed(member.run.config)]
+        if by == "tag":
+            keys = member.run.tags or ["no tag"]
+        for key in keys:
+            by_key.setdefault(key, []).append(member)
+    if by == "tag":
+        groups = [Group(key=tag, name=tag, members=members) for tag, members in by_key.items()]
+        return groups[:MOST_GROUPS]
+    differing = differences([json.loads(key) for key in by_key])
+    groups = []
+    for place, members in enumerate(by_key.values()):
+        words = [f"{name} {values[place] or MISSING}" for name, values in differing.items()]
+        run = members[0].run
+        groups.append(Group(key=run.id, name=", ".join(words)[:60] or run.name, members=members))
+    return groups[:MOST_GROUPS]
 
 
 def labels_of(groups: Sequence[Group]) -> list[str]:
@@ -197,9 +202,11 @@ async def seeds_of(client: AsyncClient, run: RunSummary) -> list[RunSummary]:
     own = _but_for_the_seed(run.config)
     found = await newest_runs(client, SEEDS_AMONG, project=run.project or None, order="newest")
     alike = [
-        one for one in found if one.project == run.project and _but_for_the_seed(one.config) == own
+        other
+        for other in found
+        if other.project == run.project and _but_for_the_seed(other.config) == own
     ]
-    return [one for one in alike if one.id != run.id][: MOST_GROUPED - 1]
+    return [other for other in alike if other.id != run.id][: MOST_GROUPED - 1]
 
 
 async def read_seeds(
@@ -220,11 +227,11 @@ async def read_seeds(
                 return {}
             raise
 
-    found = [shown.series, *await asyncio.gather(*map(series_of, others))]
+    seeds = [shown.series, *await asyncio.gather(*map(series_of, others))]
     if not others:
         return shown
-    means = {name: mean_of([one.get(name, EMPTY) for one in found]) for name in shown.series}
-    return replace(shown, seeds=len(found), means=means)
+    means = {name: mean_of([seed.get(name, EMPTY) for seed in seeds]) for name in shown.series}
+    return replace(shown, seeds=len(seeds), means=means)
 
 
 async def read(client: AsyncClient, view: View) -> Values:
@@ -232,22 +239,21 @@ async def read(client: AsyncClient, view: View) -> Values:
     by = view.query.get("group", "none")
     ids = list(dict.fromkeys(view.runs))[: MOST_RUNS if by == "none" else MOST_GROUPED]
     panels = [metric_panel(name, HEIGHT, log=view.log) for name in chosen_metrics(view)]
-    found = await asyncio.gather(*(_read_run(client, run_id, panels, view) for run_id in ids))
-    known = [run for run in found if isinstance(run, Compared)]
-    missing = [why for why in found if isinstance(why, str)]
-    groups = grouped(known, by)
+    answers = await asyncio.gather(*(_read_run(client, run_id, panels, view) for run_id in ids))
+    members = [run for run in answers if isinstance(run, Compared)]
+    missing = [why for why in answers if isinstance(why, str)]
+    groups = grouped(members, by)
+    legend: Component = nothing(
+        f"Choose up to {MOST_RUNS} runs above, or {MOST_GROUPED} to group",
+        "The address keeps them: a link to it shows the same comparison.",
+    )
+    if ids:
+        legend = _legend(groups, missing, view)
     values: dict[str, Any] = {
-        "compare-legend": (
-            _legend(groups, missing, view)
-            if ids
-            else nothing(
-                f"Choose up to {MOST_RUNS} runs above, or {MOST_GROUPED} to group",
-                "The address keeps them: a link to it shows the same comparison.",
-            )
-        ),
+        "compare-legend": legend,
         **dict.fromkeys(("compare-charts", "compare-parameters", "compare-controls")),
     }
-    if not known:
+    if not members:
         return values
     hidden = listed_in(view, "hide")
     looks = looks_of([group.key for group in groups])
@@ -261,7 +267,9 @@ async def read(client: AsyncClient, view: View) -> Values:
     shown = Shown(
         scheme=view.scheme, scale=runs[0].scale, first=0, last=0, zoom=view.zoom, runs=runs
     )
-    what = f"{len(runs)} {'runs' if by == 'none' else 'groups'}"
+    what = f"{len(runs)} groups"
+    if by == "none":
+        what = f"{len(runs)} runs"
     parameters, controls = _tables(groups, everything=view.query.get("all") == "on")
     return {
         **values,
@@ -338,15 +346,15 @@ def _legend(groups: Sequence[Group], missing: Sequence[str], view: View) -> Comp
     entries = []
     for group, look in zip(groups, looks_of([group.key for group in groups]), strict=True):
         is_hidden = group.key in hidden
+        after, does, look_of_entry = [*hidden, group.key], "Hide", ""
         if is_hidden:
             after = [key for key in hidden if key != group.key]
-        else:
-            after = [*hidden, group.key]
+            does, look_of_entry = "Show", "hidden-line"
         button = html.Button(
             sample(look, view),
             type="button",
             className="icon-button",
-            title="Show" if is_hidden else "Hide",
+            title=does,
             **{
                 "aria-label": f"Hide {group.name}",
                 "aria-pressed": str(is_hidden).lower(),
@@ -354,9 +362,7 @@ def _legend(groups: Sequence[Group], missing: Sequence[str], view: View) -> Comp
                 "data-show": json.dumps({"hide": listed(after) if after else None}),
             },
         )
-        entries.append(
-            html.Li([button, *_about(group)], className="hidden-line" if is_hidden else "")
-        )
+        entries.append(html.Li([button, *_about(group)], className=look_of_entry))
     left = len(dict.fromkeys(view.runs)) - MOST_RUNS
     if any(len(group.members) > 1 for group in groups):
         entries.append(
@@ -374,12 +380,12 @@ def _about(group: Group) -> list[Component]:
     if len(group.members) > 1:
         links = [
             html.A(
-                one.run.id[-6:],
-                href=address_of(one.run.id),
+                member.run.id[-6:],
+                href=address_of(member.run.id),
                 className="mono dim",
-                title=one.run.name,
+                title=member.run.name,
             )
-            for one in group.members
+            for member in group.members
         ]
         return [text(group.name, "strong"), text(f"{len(group.members)} runs", "num dim"), *links]
     run = group.members[0].run
@@ -396,27 +402,22 @@ def differences(
 ) -> dict[str, list[str | None]]:
     """The parameters that are not alike, each with its value in every configuration; None: not
     given."""
-    known = [flat(config) for config in configs]
-    names = dict.fromkeys(name for one in known for name in one)
-    rows = {name: [one.get(name) for one in known] for name in names}
+    flattened = [flat(config) for config in configs]
+    names = dict.fromkeys(name for config in flattened for name in config)
+    rows = {name: [config.get(name) for config in flattened] for name in names}
     return {name: values for name, values in rows.items() if everything or len(set(values)) > 1}
 
 
 def _tables(groups: Sequence[Group], *, everything: bool) -> tuple[Component, Component]:
     """Parameters, of a group all values that its runs have; and controls, where no line stands for
     several runs."""
-    configs = [_joined([one.run.config for one in group.members]) for group in groups]
+    configs = [_joined([member.run.config for member in group.members]) for group in groups]
     rows = differences(configs, everything=everything)
-    alike = "No run was started with config=."
-    if any(configs):
-        alike = "All parameters are alike."
-    cells = {
-        name: [None if value is None else text(value) for value in values]
-        for name, values in rows.items()
-    }
-    parameters = html.P(alike, className="dim")
+    parameters = html.P("No run was started with config=.", className="dim")
     if rows:
-        parameters = _table(groups, "Parameter", cells)
+        parameters = _table(groups, "Parameter", rows)
+    elif any(configs):
+        parameters = html.P("All parameters are alike.", className="dim")
     if any(len(group.members) > 1 for group in groups):
         return parameters, html.P("Shown where runs are not grouped.", className="dim")
     histories = [group.members[0].history for group in groups]
@@ -432,7 +433,7 @@ def _joined(configs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     for config in configs:
         for name, value in flat(config).items():
             values.setdefault(name, {})[value] = None
-    return {name: ", ".join(found) for name, found in values.items()}
+    return {name: ", ".join(texts) for name, texts in values.items()}
 
 
 def _control(history: Sequence[ControlVersion], number: int) -> Component | None:
@@ -448,22 +449,22 @@ def _control(history: Sequence[ControlVersion], number: int) -> Component | None
 
 
 def _table(groups: Sequence[Group], first: str, rows: Mapping[str, Sequence[Any]]) -> Component:
-    about = [
-        f"{len(one.members)} runs" if len(one.members) > 1 else one.members[0].run.id[-6:]
-        for one in groups
-    ]
-    heads = [
-        first,
-        *(
-            [group.name, " ", text(words, "mono")]
-            for group, words in zip(groups, about, strict=True)
-        ),
-    ]
-    cells = [
-        [name, *(MISSING_CELL if cell is None else cell for cell in cells)]
-        for name, cells in rows.items()
-    ]
+    heads: list[Any] = [first]
+    for group in groups:
+        words = group.members[0].run.id[-6:]
+        if len(group.members) > 1:
+            words = f"{len(group.members)} runs"
+        heads.append([group.name, " ", text(words, "mono")])
+    cells = [[name, *(_cell(value) for value in values)] for name, values in rows.items()]
     return wide_table(table(heads, cells, "parameters plain"), f"{first}s by run")
+
+
+def _cell(value: Component | str | None) -> Component:
+    if value is None:
+        return text(MISSING, "dim")
+    if isinstance(value, str):
+        return text(value)
+    return value
 
 
 async def layout(_client: AsyncClient, view: View) -> Component:
@@ -547,17 +548,13 @@ async def _offered_runs(
             return run_id
 
     found = await client.newest(calls.runs(q=wanted or None), OFFERED)
-    known = await asyncio.gather(*(named(run_id) for run_id in chosen))
-    labels = {one if isinstance(one, str) else one.id: one for one in [*known, *found]}
-    return [
-        {
-            "value": run_id,
-            "label": (
-                f"{run_id} (missing)" if isinstance(one, str) else f"{one.name} · {one.id[-6:]}"
-            ),
-        }
-        for run_id, one in labels.items()
-    ]
+    labels: dict[str, str] = {}
+    for run in [*await asyncio.gather(*map(named, chosen)), *found]:
+        if isinstance(run, str):
+            labels[run] = f"{run} (missing)"
+        else:
+            labels[run.id] = f"{run.name} · {run.id[-6:]}"
+    return [{"value": run_id, "label": label} for run_id, label in labels.items()]
 
 
 async def _offered_metrics(client: AsyncClient, view: View) -> list[str]:
@@ -567,8 +564,8 @@ async def _offered_metrics(client: AsyncClient, view: View) -> list[str]:
         except ApiError:
             return []
 
-    found = await asyncio.gather(*map(names, view.runs[:MOST_RUNS]))
-    return sorted({*chosen_metrics(view), *(name for one in found for name in one)})
+    offered = await asyncio.gather(*map(names, view.runs[:MOST_RUNS]))
+    return sorted({*chosen_metrics(view), *chain.from_iterable(offered)})
 
 
 def register(app: Dash, api: Api) -> None:

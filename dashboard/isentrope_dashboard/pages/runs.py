@@ -327,29 +327,24 @@ def _options(counts: RunCounts, view: View) -> tuple[str, Any, Any, Any]:
         name: sum(counts.levels.get(level, 0) for level in levels)
         for name, levels in _LEVELS.items()
     }
+    if silent or now == "silent":
+        numbers["silent"] = silent
+    numbers["ended"] = ended
     healths = [("", f"All {count(counts.total)}")]
     healths += [(name, f"{name.capitalize()} {count(number)}") for name, number in numbers.items()]
-    if silent or now == "silent":
-        healths += [("silent", f"Silent {count(silent)}")]
-    healths += [("ended", f"Ended {count(ended)}")]
-    named = [
-        _data(
-            [
-                ("", every),
-                *(
-                    (found.name, f"{found.name} ({count(found.runs)})")
-                    for found in names
-                    if found.name
-                ),
-            ]
-        )
-        for every, names in (("Any project", counts.projects), ("Any tag", counts.tags))
-    ]
+    named = []
+    for every, items in (("Any project", counts.projects), ("Any tag", counts.tags)):
+        options = [(item.name, f"{item.name} ({count(item.runs)})") for item in items if item.name]
+        named.append(_data([("", every), *options]))
     live_runs = counts.statuses.get(Status.RUNNING, 0)
-    words = (
-        f"{count(counts.total)} {'run' if counts.total == 1 else 'runs'}, {count(live_runs)} live."
-    )
+    words = f"{_count_runs(counts)}, {count(live_runs)} live."
     return words, _data(healths), named[0], named[1]
+
+
+def _count_runs(counts: RunCounts) -> str:
+    if counts.total == 1:
+        return "1 run"
+    return f"{count(counts.total)} runs"
 
 
 async def read_rows(
@@ -363,8 +358,8 @@ async def read_rows(
     by_project = view.query.get("order") == _BY_PROJECT
     groups = [wanted]
     if by_project:
-        counts = await client.ask(calls.run_counts(**wanted))
-        names = [found.name for found in counts.projects if wanted["project"] in (None, found.name)]
+        projects = (await client.ask(calls.run_counts(**wanted))).projects
+        names = [item.name for item in projects if wanted["project"] in (None, item.name)]
         groups = [{**wanted, "project": name} for name in names]
     extra = [name for name in view.columns if name.startswith((_CONFIG, _METRIC))]
     how = {
@@ -417,7 +412,7 @@ def register(app: Dash, api: Api) -> None:
                 "rowCount": first,
             }, no_update  # the list became shorter meanwhile
         sort = "".join(
-            ("-" if one["sort"] == "desc" else "") + one["colId"] for one in request["sortModel"]
+            "-" * (column["sort"] == "desc") + column["colId"] for column in request["sortModel"]
         )
         view = replace(view, query={**view.query, "sort": sort})  # the address follows
         found, following = await read_rows(client, view, cursors.get(str(first)) if first else None)
@@ -439,7 +434,7 @@ def register(app: Dash, api: Api) -> None:
     )
     async def show_columns(stored: dict[str, Any], shown: list[dict[str, Any]]) -> Any:
         chosen = columns(View.read(stored))
-        if [one["field"] for one in chosen] != [one["field"] for one in shown]:
+        if [column["field"] for column in chosen] != [column["field"] for column in shown]:
             return chosen
         return no_update
 
@@ -541,12 +536,16 @@ def run_row(
     """The row: what actions need, and the cell of each column; also of the `extra` ones."""
     digest = run.digest
     top_entropy, top_reward = tops.get(run.project, (None, None))
-    newest = {}
+    entropy: Component | str = MISSING
+    reward: Component | str = MISSING
+    share_lost, active_control, cells = None, None, dict[str, str]()
     if digest:
-        newest = digest.metrics
-    known = {_METRIC + name: told_apart(value) for name, value in newest.items()}
+        entropy = _line(run.id, digest.entropy_line, digest.entropy, top_entropy)
+        reward = _line(run.id, digest.reward_line, digest.reward, top_reward)
+        share_lost, active_control = digest.share_lost, digest.control
+        cells = {_METRIC + name: told_apart(value) for name, value in digest.metrics.items()}
     if extra:
-        known |= {_CONFIG + name: value for name, value in flat(run.config).items()}
+        cells |= {_CONFIG + name: value for name, value in flat(run.config).items()}
     word, tone = health(run)
     planned = ""
     if run.planned_steps:
@@ -562,17 +561,13 @@ def run_row(
             f"{run.id} · {run.project}",
         ),
         "status": _two_lines(*_status(run)),
-        "share_lost": _share_lost(digest.share_lost if digest else None, tone),
-        "entropy": (
-            _line(run.id, digest.entropy_line, digest.entropy, top_entropy) if digest else MISSING
-        ),
-        "reward": (
-            _line(run.id, digest.reward_line, digest.reward, top_reward) if digest else MISSING
-        ),
+        "share_lost": _share_lost(share_lost, tone),
+        "entropy": entropy,
+        "reward": reward,
         "step": f"{count(run.step)}{planned}",
-        "control": _control(digest.control if digest else None),
+        "control": _control(active_control),
         "tags": _tags(run),
-        **{name: known.get(name, MISSING) for name in extra},
+        **{name: cells.get(name, MISSING) for name in extra},
         "last_report_at": MISSING if run.last_report_at is None else basics.age(run.last_report_at),
     }
 
@@ -585,15 +580,17 @@ def _folds(project: str) -> str:
 def project_row(name: str, counts: RunCounts, folded: Sequence[str]) -> dict[str, Any]:
     """The row above the runs of a project, which shows and hides them."""
     is_open = _folds(name) not in folded
+    after = [project for project in folded if project != _folds(name)]
     if is_open:
-        after = [*folded, _folds(name)]
-    else:
-        after = [one for one in folded if one != _folds(name)]
+        after.append(_folds(name))
     running, act = counts.statuses.get(Status.RUNNING, 0), counts.levels.get(HealthLevel.ACT, 0)
-    notes = [f"{count(counts.total)} {'run' if counts.total == 1 else 'runs'}"]
-    notes += [f"{running} live"] if running else []
-    if act:
-        notes.append(f"{act} {'needs' if act == 1 else 'need'} attention")
+    notes = [_count_runs(counts)]
+    if running:
+        notes.append(f"{running} live")
+    if act == 1:
+        notes.append("1 needs attention")
+    elif act:
+        notes.append(f"{act} need attention")
     shows = {
         "aria-expanded": str(is_open).lower(),
         "data-show": json.dumps({"fold": listed(after) if after else None}),

@@ -150,8 +150,7 @@ def format_json(answer: object) -> str:
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print columns of texts under a header."""
     table = [[printable(text) for text in row] for row in (header, *rows)]
-    widths = [max(len(row[index]) for row in table) for index in range(len(header))]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
-        click.echo(
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        )
+        cells = map(str.ljust, row, widths)
+        click.echo("  ".join(cells).rstrip())

@@ -240,10 +240,9 @@ def _chart(title: str, lines: Mapping[str, Mapping[int, float]], width: int, hei
     if values:
         # plotext's own labels have so few digits that small changes are all 0.0.
         low, high = min(values), max(values)
+        places = [low]
         if low < high:
             places = [low, (low + high) / 2, high]
-        else:
-            places = [low]
         figure.ruler("y").ticks(places, [_number(place) for place in places])
         few = sorted({min(steps), (min(steps) + max(steps)) // 2, max(steps)})
         figure.ruler("x").ticks(few, [str(step) for step in few])

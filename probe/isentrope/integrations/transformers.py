@@ -120,10 +120,9 @@ def resume_training(
     is what `train(resume_from_checkpoint=...)` was given; None: not known."""
     if state.global_step:
         named, likely = args.resume_from_checkpoint, _folder_of(args, state)
+        folders = [likely]
         if named:
             folders = [Path(named), likely]
-        else:
-            folders = [likely]
         resume_probe(probe, [given] if given else folders)
 
 

@@ -191,27 +191,23 @@ class SelectionBasis:
                 counted = INTERVENTIONS[control.method].cutoff(
                     control, self._ranked, Centres(thresholds, *means)
                 )
-                if counted is None:
-                    cutoff = None
-                else:
+                cutoff = None
+                if counted is not None:
                     cutoff = (control, counted)
-        thresholds_of = {
-            "first_pass": self._first_pass.get(),
-            "previous_step": self._previous_step.get(),
-        }
-        return {
-            **{
-                source: None if known is None else known.write_plain()
-                for source, known in thresholds_of.items()
-            },
-            "one_call": self._one_call,
-            "means": None if means is None else [number(float(mean)) for mean in means],
-            "cutoff": (
-                None
-                if cutoff is None
-                else {"control": cutoff[0].to_document(), "value": _plain(cutoff[1])}
-            ),
-        }
+        state: dict[str, Any] = {"one_call": self._one_call, "means": None, "cutoff": None}
+        for source, latest in (
+            ("first_pass", self._first_pass),
+            ("previous_step", self._previous_step),
+        ):
+            statistics = latest.get()
+            state[source] = None
+            if statistics is not None:
+                state[source] = statistics.write_plain()
+        if means is not None:
+            state["means"] = [number(float(mean)) for mean in means]
+        if cutoff is not None:
+            state["cutoff"] = {"control": cutoff[0].to_document(), "value": _plain(cutoff[1])}
+        return state
 
     def restore(self, shared: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         """Continue from rank 0's `state`, with the cutoff of this rank's own; no step may have

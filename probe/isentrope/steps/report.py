@@ -307,10 +307,9 @@ class ReportBuilder:
                 report, what_if=sums[WHAT_IF].scaled(sums.scale), tokens=texts[0], rollouts=texts[1]
             )
             cause = likely_cause(sums, learnt=has_learnt(measured))
+            basis = reports.ENTROPY_GRADIENT
             if sums[of_step.COUPLED_PREDICTION] is None:
                 basis = sums.basis
-            else:
-                basis = reports.ENTROPY_GRADIENT
             labels |= {reports.PREDICTION_BASIS: basis, "what_if/source": closed.what_if_source}
             if cause:
                 labels |= {reports.LIKELY_CAUSE: cause}

@@ -301,10 +301,9 @@ class Shipper:
                 error,
             )
         self._set_status(state, str(error))
+        backoff = self._away
         if state is ShipperState.HOLDING:
             backoff = self._refused
-        else:
-            backoff = self._away
         end = time.monotonic() + backoff.next_pause_seconds()
         while time.monotonic() < end and not self._gave_up():
             time.sleep(self._settings.poll_seconds)

@@ -96,65 +96,67 @@ def check_reported(connection: Connection, run: Run, step: int | None) -> None:
         raise NotFound(f"Run {run.id} has no report of step {step}.", step=step)
 
 
+Occurrence = tuple[TopTokens, DrivingToken]
+"""A token, and the step that it is of."""
+
+
 def _recurring(
     connection: Connection, run: Run, steps: int, last: int | None, mu: float | None
 ) -> RecurringTokens:
-    found = attachments.top_tokens(connection, run.key, last=last, steps=steps)
-    pull = _pull(found)
-    occurrences: dict[tuple[str | None, int | None], list[tuple[TopTokens, DrivingToken]]] = (
-        defaultdict(list)
-    )
-    for of_step in found:
+    of_steps = attachments.top_tokens(connection, run.key, last=last, steps=steps)
+    pull = _pull(of_steps)
+    occurrences = defaultdict[tuple[str | None, int | None], list[Occurrence]](list)
+    for of_step in of_steps:
         for token in of_step.items:
+            token_id = token.token_id
             # A part of a character has the text of any other.
-            is_told_by_text = token.text is not None and "\ufffd" not in token.text
-            occurrences[token.text, None if is_told_by_text else token.token_id].append(
-                (of_step, token)
-            )
+            if token.text is not None and "\ufffd" not in token.text:
+                token_id = None
+            occurrences[token.text, token_id].append((of_step, token))
     items = [_recurring_token(of_text, pull, mu) for of_text in occurrences.values()]
-    net = sum((one.lowering or 0) + (one.raising or 0) for one in found)
+    net = sum((of_step.lowering or 0) + (of_step.raising or 0) for of_step in of_steps)
     items.sort(key=lambda item: (item.contribution * net < 0, -abs(item.contribution)))
     return RecurringTokens(
-        steps=[one.step for one in found if one.step is not None],
+        steps=[of_step.step for of_step in of_steps if of_step.step is not None],
         pull=pull,
         items=items[:MOST_ITEMS],
     )
 
 
-def _pull(found: Sequence[TopTokens]) -> float | None:
-    pulls = [
-        (one.lowering, one.raising)
-        for one in found
-        if one.lowering is not None and one.raising is not None
-    ]
-    if not pulls or len(pulls) < len(found):
+def _pull(of_steps: Sequence[TopTokens]) -> float | None:
+    lowering = [of_step.lowering for of_step in of_steps if of_step.lowering is not None]
+    raising = [of_step.raising for of_step in of_steps if of_step.raising is not None]
+    if not of_steps or min(len(lowering), len(raising)) < len(of_steps):
         return None
-    return max(-sum(lowering for lowering, _ in pulls), sum(raising for _, raising in pulls))
+    return max(-sum(lowering), sum(raising))
 
 
 def _recurring_token(
-    found: Sequence[tuple[TopTokens, DrivingToken]], pull: float | None, mu: float | None
+    occurrences: Sequence[Occurrence], pull: float | None, mu: float | None
 ) -> RecurringToken:
-    tokens = [token for _, token in found]
+    tokens = [token for _, token in occurrences]
     contribution = sum(token.contribution for token in tokens)
     scores = [
-        token.vocab_centered_score / one.score_std
-        for one, token in found
-        if one.score_std is not None
+        token.vocab_centered_score / of_step.score_std
+        for of_step, token in occurrences
+        if of_step.score_std is not None
     ]
+    share = mean_score = beyond_share = None
+    if pull:
+        share = contribution / pull
+    if scores:
+        mean_score = sum(scores) / len(scores)
+    if scores and mu is not None:
+        beyond_share = sum(abs(score) > mu for score in scores) / len(scores)
     return RecurringToken(
         text=tokens[0].text,
         token_id=tokens[0].token_id,
-        times=len(found),
-        steps=len({one.step for one, _ in found}),
+        times=len(tokens),
+        steps=len({of_step.step for of_step, _ in occurrences}),
         contribution=contribution,
-        share=contribution / pull if pull else None,
+        share=share,
         mean_probability=sum(math.exp(min(token.logprob, 0.0)) for token in tokens) / len(tokens),
-        mean_score=sum(scores) / len(scores) if scores else None,
+        mean_score=mean_score,
         kept_share=sum(token.kept for token in tokens) / len(tokens),
-        beyond_share=(
-            sum(abs(score) > mu for score in scores) / len(scores)
-            if scores and mu is not None
-            else None
-        ),
+        beyond_share=beyond_share,
     )

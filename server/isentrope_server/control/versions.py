@@ -60,9 +60,9 @@ def _verdicts(
     connection: Connection, run: Run, versions: Sequence[ControlVersion]
 ) -> dict[int, Verdict]:
     pushed = [
-        (one, one.applied_step)
-        for one in versions
-        if one.version > 0 and one.applied_step is not None
+        (version, version.applied_step)
+        for version in versions
+        if version.version > 0 and version.applied_step is not None
     ]
     if not pushed or run.step is None:
         return {}
@@ -76,9 +76,8 @@ def _verdicts(
         replaced_at = min(
             (at for other, at in applied if other > version.version and at >= step), default=None
         )
-        if replaced_at is None:
-            end = run.step
-        else:
+        end = run.step
+        if replaced_at is not None:
             end = replaced_at - 1
         last = end
         if end - step + 1 >= PROMISED_STEPS:
@@ -99,9 +98,8 @@ def _verdicts(
             and median_at(entropies, at) > 0
         ]
         # Of the first twenty steps alone: a verdict that was given must not follow a later share.
-        if unseen or not moved:
-            share = 1.0
-        else:
+        share = 1.0
+        if moved and not unseen:
             share = own_share(moved)
         verdict = verdict_on(
             version,

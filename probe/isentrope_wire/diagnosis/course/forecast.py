@@ -30,10 +30,9 @@ class Fading:
         # A rise that a control makes lasts as long as a fall does.
         by_control = min(self.lift, max(rate, 0.0))
         own = rate - by_control
+        lasts = tuning.RISE_LASTS
         if own < 0:
             lasts = tuning.PACE_LASTS
-        else:
-            lasts = tuning.RISE_LASTS
         lifted = by_control * sum_fading(steps, self.memory * tuning.PACE_LASTS)
         return lifted + own * sum_fading(steps, self.memory * lasts)
 
@@ -70,10 +69,9 @@ class Projection:
     def steps_until(self, share: float, level: float) -> float | None:
         """Steps until this share of the entropy at a level is left; None where it never comes to
         that."""
+        lasts = tuning.RISE_LASTS
         if self.rate < 0:
             lasts = tuning.PACE_LASTS
-        else:
-            lasts = tuning.RISE_LASTS
         last = math.exp(-1 / (self.fading.memory * lasts))
         gone = min(math.log(share) + level - self.start, 0.0)
         rest = 0.0

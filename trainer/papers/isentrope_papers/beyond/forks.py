@@ -116,10 +116,9 @@ class Forks(Figure):
         ]
         promised, came = np.array(shown, dtype=float).reshape(-1, 2).T
         points(panel, promised, came, index=1, size=4)
+        ends = [0.0, 1.0]
         if shown:
             ends = [float(came.min()), float(came.max())]
-        else:
-            ends = [0.0, 1.0]
         panel.plot(ends, ends, color="#888888", linewidth=0.8)
         panel.set(xlabel="promised, nats a step", ylabel="came, nats a step")
         return picture
