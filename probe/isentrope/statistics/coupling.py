@@ -138,14 +138,14 @@ class EntropyGradient:
         if all(gradient is None for gradient in gradients):
             raise ConfigurationError("backward reached none of the weights that the optimiser has.")
         pairs = zip(self._weights, gradients, strict=True)
-        found = [
+        gradient = [
             torch.zeros_like(_local(weight)) if gradient is None else gradient
             for weight, gradient in pairs
         ]
         if not self._gradient:
-            self._gradient = found
+            self._gradient = gradient
         else:
-            for mean, new in zip(self._gradient, found, strict=True):
+            for mean, new in zip(self._gradient, gradient, strict=True):
                 mean.lerp_(new, weight)
         self._product, self._age = self._project_update(), 0
 
@@ -310,13 +310,16 @@ def _weights_of(optimizer: Optimizer | SeveralOptimizers | None) -> list[Tensor]
 def _select_block(weights: Sequence[Tensor], block: nn.Module) -> list[Tensor]:
     """The weights of one block."""
     own = {id(weight) for weight in block.parameters()}
-    found = [weight for weight in weights if id(weight) in own]
-    if not found or any(map(is_sharded, found)):
+    chosen = [weight for weight in weights if id(weight) in own]
+    if not chosen or any(map(is_sharded, chosen)):
+        came = "none"
+        if chosen:
+            came = "shards"
         raise ConfigurationError(
             'coupling="last_block" needs whole, trained weights in the last'
-            f' {type(block).__name__}; found {"shards" if found else "none"}. Use coupling="model".'
+            f' {type(block).__name__}; found {came}. Use coupling="model".'
         )
-    return found
+    return chosen
 
 
 def is_sharded(weight: Tensor) -> bool:
@@ -456,11 +459,11 @@ def _change_sums(changes: Tensor) -> Tensor:
 
 def scores_in(returned: object) -> list[TokenScores]:
     """What `unseen` returned, as a list."""
-    found = returned
+    parts = returned
     if isinstance(returned, TokenScores):
-        found = [returned]
-    if not isinstance(found, Sequence) or not all(isinstance(one, TokenScores) for one in found):
+        parts = [returned]
+    if not isinstance(parts, Sequence) or not all(isinstance(one, TokenScores) for one in parts):
         raise ConfigurationError(
             f"unseen must return TokenScores, such as probe.score gives, got {returned!r:.100}."
         )
-    return list(found)
+    return list(parts)

@@ -229,11 +229,11 @@ class Groups(NamedTuple):
     def merge(self, other: Groups) -> Groups:
         merged = dict(self.of_id)
         for group_id, group in other.of_id.items():
-            known = merged.get(group_id)
-            if known is None:
+            before = merged.get(group_id)
+            if before is None:
                 merged[group_id] = group
             else:
-                merged[group_id] = Group(*map(add, known, group))
+                merged[group_id] = Group(*map(add, before, group))
         return Groups(merged, min(self.highest, other.highest))
 
     @property
@@ -243,8 +243,8 @@ class Groups(NamedTuple):
         # reports all of it.
         return [
             group
-            for one, group in self.of_id.items()
-            if (one < 0 or one <= self.highest) and group.sequences > 1
+            for group_id, group in self.of_id.items()
+            if (group_id < 0 or group_id <= self.highest) and group.sequences > 1
         ]
 
 
@@ -318,7 +318,7 @@ def _reward_metrics(several: Sequence[Group]) -> dict[str, float]:
         lowest, highest = min(0.0, *means), max(means)
     alike = [mean for mean, variance in zip(means, variances, strict=True) if not variance]
     slack = _REWARD_ROUND_OFF + 1e-6 * (highest - lowest)
-    found: dict[str, float] = {
+    scalars: dict[str, float] = {
         metrics.REWARD_GROUP_STD: sum(map(math.sqrt, variances)) / len(several),
         metrics.GROUP_ALL_RIGHT: sum(mean >= highest - slack for mean in alike) / len(several),
         metrics.GROUP_ALL_WRONG: sum(mean <= lowest + slack for mean in alike) / len(several),
@@ -326,8 +326,8 @@ def _reward_metrics(several: Sequence[Group]) -> dict[str, float]:
     spread = sum(variances) * sum(group.length_variance for group in several)
     if spread > 0:
         together = sum(group.reward_length_covariance for group in several)
-        found[metrics.COMPLETION_REWARD_OF_LENGTH] = together / math.sqrt(spread)
-    return found
+        scalars[metrics.COMPLETION_REWARD_OF_LENGTH] = together / math.sqrt(spread)
+    return scalars
 
 
 GROUPS = groups(MOST_GROUPS)

@@ -131,10 +131,10 @@ def _ratio_sums(name: str, named: Callable[[Ratios, StepSums], Metrics]) -> Sum[
     none."""
 
     def measure(tokens: StepTokens) -> Tensor | list[Tensor]:
-        found = tokens.differences(name)
-        if found is None:
+        measured = tokens.differences(name)
+        if measured is None:
             return [tokens.none] * 9
-        differences, counts = found
+        differences, counts = measured
         to_old = name == "ratio" and all("old" in batch.differences for batch in tokens.batches)
         return [
             *_sums_of_logs(differences, counts > 0),
@@ -183,23 +183,23 @@ def _finite(scalars: dict[str, float]) -> Metrics:
 
 
 def _sampler_metrics(of: Ratios, step: StepSums) -> Metrics:
-    found: dict[str, float] = {
+    scalars: dict[str, float] = {
         metrics.SAMPLER_KL_K1: -of.differences / of.count,
         metrics.SAMPLER_KL_K3: of.k3,
         metrics.SAMPLER_EFFECTIVE_SAMPLE_SIZE: of.tokens.effective,
     }
     if of.sequences.count:
-        found[metrics.SAMPLER_EFFECTIVE_SEQUENCES] = of.sequences.effective
-    return _finite(found)
+        scalars[metrics.SAMPLER_EFFECTIVE_SEQUENCES] = of.sequences.effective
+    return _finite(scalars)
 
 
 def _ratio_metrics(of: Ratios, step: StepSums) -> Metrics:
-    found: dict[str, float] = {metrics.RATIO_EFFECTIVE_SAMPLE_SIZE: of.tokens.effective}
+    scalars: dict[str, float] = {metrics.RATIO_EFFECTIVE_SAMPLE_SIZE: of.tokens.effective}
     if of.to_old:
-        found[metrics.KL_OLD] = of.k3
+        scalars[metrics.KL_OLD] = of.k3
     if of.sequences.count:
-        found[metrics.RATIO_EFFECTIVE_SEQUENCES] = of.sequences.effective
-    return _finite(found)
+        scalars[metrics.RATIO_EFFECTIVE_SEQUENCES] = of.sequences.effective
+    return _finite(scalars)
 
 
 SAMPLER = _ratio_sums("sampler", _sampler_metrics)
@@ -209,10 +209,10 @@ RATIO = _ratio_sums("ratio", _ratio_metrics)
 def _reference_kl(tokens: StepTokens) -> Tensor | None:
     """Sum of the estimator of KL(p || p_ref) that is never negative, k3 with the ratio p_ref / p;
     and the tokens."""
-    found = tokens.differences("reference")
-    if found is None:
+    measured = tokens.differences("reference")
+    if measured is None:
         return None
-    differences, counts = found
+    differences, counts = measured
     return torch.stack([_excess(-differences).dot(counts), counts.sum()])
 
 
@@ -220,10 +220,10 @@ REFERENCE = mean_of(_reference_kl, lambda kl: _finite({metrics.KL_REFERENCE: kl}
 
 
 def _largest_difference(tokens: StepTokens) -> Tensor:
-    found = tokens.differences("sampler")
-    if found is None:
+    measured = tokens.differences("sampler")
+    if measured is None:
         return tokens.none
-    return found[0].abs().max()
+    return measured[0].abs().max()
 
 
 LARGEST_DIFFERENCE = largest(
@@ -264,10 +264,10 @@ class Bins:
 
 def _ratio_bins(tokens: StepTokens) -> Tensor:
     """Tokens and sum of d in each bin."""
-    found = tokens.differences("ratio")
-    if found is None:
+    measured = tokens.differences("ratio")
+    if measured is None:
         return zeros(2 * _BINS, tokens.ones.device)
-    value, counts = found
+    value, counts = measured
     place = _BY_SIZE.places(value)
     table = value.new_zeros(2, _BINS)
     table[0].scatter_add_(0, place, counts)
@@ -276,10 +276,10 @@ def _ratio_bins(tokens: StepTokens) -> Tensor:
 
 
 def _ratio_quantiles(bins: Bins, step: StepSums) -> Metrics:
-    found = {name: bins.quantile(share) for name, share in metrics.RATIO_QUANTILES.items()}
+    quantiles = {name: bins.quantile(share) for name, share in metrics.RATIO_QUANTILES.items()}
     return {
         name: math.exp(value)
-        for name, value in found.items()
+        for name, value in quantiles.items()
         if value is not None and value < LARGEST_EXPONENT
     }
 
@@ -299,8 +299,8 @@ def _clipped(tokens: StepTokens) -> list[Tensor]:
         return [tokens.none] * 3
     silent, advantages, ratios = tokens["g"] == 0, tokens["A"], tokens["r"]
     below, above = tokens.valid & (ratios < 1), ratios > 1
-    chosen = ((advantages < 0) & below, (advantages > 0) & above)
-    return [tokens.count, *((silent & one).sum(dtype=torch.float64) for one in chosen)]
+    sides = ((advantages < 0) & below, (advantages > 0) & above)
+    return [tokens.count, *((silent & side).sum(dtype=torch.float64) for side in sides)]
 
 
 def _clip_fractions(tokens: float, low: float, high: float) -> Metrics:
@@ -321,10 +321,10 @@ CLIPPED = totals(
 def _self_check(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
     """Sums of r S_c, whose mean over tokens drawn from q is 0:
     arXiv:2602.03392, Cor. 1 and App. D, Cor. 1.1."""
-    found = tokens.differences("sampler")
-    if found is None:
+    measured = tokens.differences("sampler")
+    if measured is None:
         return tokens.moments("r S_c")
-    ratios = found[0].exp() * found[1]
+    ratios = measured[0].exp() * measured[1]
     values = ratios * tokens["S_c"]
     mean = values.sum() / tokens.count.clamp(min=1)
     return tokens.count, mean, torch.where(tokens.valid, values - mean, 0.0).square().sum()
@@ -360,10 +360,10 @@ def _evidence(tokens: StepTokens) -> list[Tensor]:
         outside = tokens.none
     else:
         outside = (finite(gradient) & (gradient != 0) & ~tokens.mask).sum(dtype=torch.float64)
-    found = tokens.differences("sampler")
-    if found is None:
+    measured = tokens.differences("sampler")
+    if measured is None:
         return [*[tokens.none] * 4, outside]
-    differences, counts = found
+    differences, counts = measured
     surprise = tokens["log p"] + tokens["H"]
     return [
         surprise.dot(surprise),
@@ -396,8 +396,8 @@ def _hash(tokens: StepTokens) -> Tensor:
     ids = [batch.token_ids for batch in tokens.batches if batch.token_ids is not None]
     if len(ids) < len(tokens.batches):
         return tokens.none
-    known = flat(ids).long()
-    return ((known * (known + _ODD) * tokens.valid).sum() & _HASH_BITS).double()
+    token_ids = flat(ids).long()
+    return ((token_ids * (token_ids + _ODD) * tokens.valid).sum() & _HASH_BITS).double()
 
 
 TOKEN_HASH = Sum[int](

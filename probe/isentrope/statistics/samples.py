@@ -66,10 +66,10 @@ def sample_numbers(
     """What is kept of some sequences, on their device; 0 where a `gate` call was not given it."""
 
     def numbers(name: str, width: int) -> Tensor:
-        known = [batch.completions[name] for batch in batches if name in batch.completions]
-        if len(known) < len(batches):
+        columns = [batch.completions[name] for batch in batches if name in batch.completions]
+        if len(columns) < len(batches):
             return torch.zeros((len(rows), width), dtype=torch.float64, device=rows.device)
-        return torch.cat(known).index_select(0, rows).double().view(len(rows), width)
+        return torch.cat(columns).index_select(0, rows).double().view(len(rows), width)
 
     parts = reward_parts(batches)
     missing = [numbers("", REWARD_PARTS - len(parts))]
@@ -95,11 +95,11 @@ def reward_parts(batches: Sequence[TokenBatch]) -> tuple[str, ...]:
 def prompt_ends(ids: Int[Tensor, "batch tokens"]) -> Int32[Tensor, "batch numbers"]:
     """How many tokens each prompt has, and its last PROMPT_TOKENS ids counted from 1; 0 before a
     shorter one. Ids are negative on padding, wherever that is."""
-    known = ids >= 0
-    padding_first = known.int().argsort(dim=1, stable=True)
-    ends = (ids + 1).masked_fill(~known, 0).gather(1, padding_first)[:, -PROMPT_TOKENS:]
+    is_token = ids >= 0
+    padding_first = is_token.int().argsort(dim=1, stable=True)
+    ends = (ids + 1).masked_fill(~is_token, 0).gather(1, padding_first)[:, -PROMPT_TOKENS:]
     return torch.cat(
-        [known.sum(1, keepdim=True), pad(ends, (PROMPT_TOKENS - ends.shape[1], 0))], dim=1
+        [is_token.sum(1, keepdim=True), pad(ends, (PROMPT_TOKENS - ends.shape[1], 0))], dim=1
     ).int()
 
 
@@ -200,10 +200,10 @@ def repeated_grams(
 
 def _count_step(tokens: StepTokens) -> Tensor | None:
     counted = [_count_batch(batch) for batch in tokens.batches]
-    known = [counts for counts in counted if counts is not None]
-    if not known:
+    of_batches = [counts for counts in counted if counts is not None]
+    if not of_batches:
         return None
-    return torch.stack(known).sum(0)
+    return torch.stack(of_batches).sum(0)
 
 
 def _count_batch(batch: TokenBatch) -> Tensor | None:
@@ -270,19 +270,19 @@ def _read_samples(*numbers: float) -> SampleSums:
 
 
 def _sample_metrics(sums: SampleSums, step: StepSums) -> Metrics:
-    found: dict[str, float] = {}
+    scalars: dict[str, float] = {}
     if sums.rewarded:
         mean = sums.reward / sums.rewarded
         variance = sums.reward_square / sums.rewarded - mean * mean
-        found[metrics.REWARD_MEAN] = mean
+        scalars[metrics.REWARD_MEAN] = mean
         # NaN stays NaN.
         if not variance < 0:
-            found[metrics.REWARD_STD] = math.sqrt(variance)
+            scalars[metrics.REWARD_STD] = math.sqrt(variance)
         else:
-            found[metrics.REWARD_STD] = 0.0
+            scalars[metrics.REWARD_STD] = 0.0
     if sums.known:
-        found[metrics.COMPLETION_TRUNCATED] = sums.truncated / sums.known
-    return found
+        scalars[metrics.COMPLETION_TRUNCATED] = sums.truncated / sums.known
+    return scalars
 
 
 SAMPLES = totals(

@@ -123,16 +123,16 @@ class TokenTexts:
 
     def _complete_characters(self, token_ids: Sequence[int], texts: list[str]) -> list[str]:
         """Texts of tokens; neighbours that are parts of characters are decoded together."""
-        found: list[str] = []
+        complete: list[str] = []
         for is_part, run in groupby(
             zip(token_ids, texts, strict=True), lambda one: _NO_CHARACTER in one[1]
         ):
             ids, own = zip(*run, strict=True)
             if is_part:
-                found += self._decode_in_context(ids)
+                complete += self._decode_in_context(ids)
             else:
-                found += own
-        return found
+                complete += own
+        return complete
 
     def _decode_in_context(self, token_ids: Sequence[int]) -> list[str]:
         """Each token as what it adds to the one before, for two decodings each."""
@@ -182,12 +182,12 @@ def add_texts(
 
     def text(token_id: int | None) -> str | None:
         if token_id is None:
-            found = None
+            text_of_id = None
         else:
-            found = texts(token_id)
-        if found is None:
+            text_of_id = texts(token_id)
+        if text_of_id is None:
             return None
-        return _cut(found)
+        return _cut(text_of_id)
 
     return tuple(
         replace(token, contribution=scale * token.contribution, text=text(token.token_id))

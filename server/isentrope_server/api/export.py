@@ -109,8 +109,8 @@ def _parquet(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> I
     sink = _Appending()
     with pq.ParquetWriter(sink, schema) as writer:
         waiting: list[pa.RecordBatch] = []
-        for one in pieces:
-            waiting.append(_batch(one, names, schema, labelled))
+        for piece in pieces:
+            waiting.append(_batch(piece, names, schema, labelled))
             if sum(batch.num_rows for batch in waiting) >= rows_in_a_group:
                 writer.write_table(pa.Table.from_batches(waiting))
                 waiting = []
@@ -140,18 +140,18 @@ class _Appending(io.BytesIO):
         """Parquet's writer closes it before the last bytes are taken."""
 
 
-def _batch(one: Piece, names: Sequence[str], schema: pa.Schema, labelled: bool) -> pa.RecordBatch:
-    rows = len(one.steps)
+def _batch(piece: Piece, names: Sequence[str], schema: pa.Schema, labelled: bool) -> pa.RecordBatch:
+    rows = len(piece.steps)
     columns = [
-        pa.array(one.steps),
-        pa.array([one.incarnation] * rows, pa.string()),
-        pa.array(np.full(rows, one.rank, dtype=np.int32)),
-        pa.array(one.recorded_at),
+        pa.array(piece.steps),
+        pa.array([piece.incarnation] * rows, pa.string()),
+        pa.array(np.full(rows, piece.rank, dtype=np.int32)),
+        pa.array(piece.recorded_at),
     ]
     if labelled:
-        columns += [pa.array(one.control_versions), pa.array(_format_row(one), pa.string())]
+        columns += [pa.array(piece.control_versions), pa.array(_format_row(piece), pa.string())]
     for name in names:
-        metric = one.metrics.get(name)
+        metric = piece.metrics.get(name)
         columns.append(
             pa.nulls(rows, pa.float64())
             if metric is None
@@ -165,8 +165,8 @@ def _csv(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Itera
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(no_formula, column_names(names, labelled=labelled)))
     yield text.getvalue().encode()
-    for one in pieces:
-        for rows in _few_rows(one, names, _format_row(one) if labelled else None):
+    for piece in pieces:
+        for rows in _few_rows(piece, names, _format_row(piece) if labelled else None):
             text.seek(0)
             text.truncate()
             writer.writerows(rows)
@@ -175,36 +175,36 @@ def _csv(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Itera
 
 def _json_lines(pieces: Iterable[Piece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
     columns = column_names(names, labelled=labelled)
-    for one in pieces:
-        for rows in _few_rows(one, names, one.labels if labelled else None):
+    for piece in pieces:
+        for rows in _few_rows(piece, names, piece.labels if labelled else None):
             yield "".join(
                 f"{json.dumps(dict(zip(columns, row, strict=True)))}\n" for row in rows
             ).encode()
 
 
-def _format_row(one: Piece) -> list[str]:
-    return [json.dumps(dict(labels), sort_keys=True) for labels in one.labels]
+def _format_row(piece: Piece) -> list[str]:
+    return [json.dumps(dict(labels), sort_keys=True) for labels in piece.labels]
 
 
 def _few_rows(
-    one: Piece, names: Sequence[str], labels: Sequence[object] | None
+    piece: Piece, names: Sequence[str], labels: Sequence[object] | None
 ) -> Iterator[Iterator[tuple[object, ...]]]:
     """The rows of a piece as the API spells numbers, so many at once that they take little
     memory."""
     at_once = max(1, _CELLS_SPELLED_AT_ONCE // (len(names) + len(_LABELLED)))
-    for start in range(0, len(one.steps), at_once):
+    for start in range(0, len(piece.steps), at_once):
         few = slice(start, start + at_once)
-        steps = one.steps[few].tolist()
+        steps = piece.steps[few].tolist()
         columns: list[Iterable[object]] = [
             steps,
-            [one.incarnation] * len(steps),
-            [one.rank] * len(steps),
-            one.recorded_at[few].tolist(),
+            [piece.incarnation] * len(steps),
+            [piece.rank] * len(steps),
+            piece.recorded_at[few].tolist(),
         ]
         if labels is not None:
-            columns += [one.control_versions[few].tolist(), labels[few]]
+            columns += [piece.control_versions[few].tolist(), labels[few]]
         for name in names:
-            metric = one.metrics.get(name)
+            metric = piece.metrics.get(name)
             columns.append([None] * len(steps) if metric is None else _spelled(metric, few))
         yield zip(*columns, strict=True)
 
@@ -299,7 +299,7 @@ async def export_run(
 
     404 `metric_unknown`: the run has reports, but never one of any of these names, and no probe
     promises them."""
-    known, through, found = await read_of(
+    known, through, incarnations = await read_of(
         backend,
         run,
         lambda c: (
@@ -317,7 +317,7 @@ async def export_run(
     return _Export(
         (backend.exporting_of[principal.token_id], backend.exporting),
         printable(principal.name),
-        write(_pieces(backend, run, names, found, through), names, format, labelled=labels),
+        write(_pieces(backend, run, names, incarnations, through), names, format, labelled=labels),
         media_type=format.media_type,
         headers={
             "Content-Disposition": f'attachment; filename="{run.id}.{format}"',
@@ -327,10 +327,14 @@ async def export_run(
 
 
 def _pieces(
-    backend: Backend, run: Run, names: Sequence[str], found: Sequence[Incarnation], through: int
+    backend: Backend,
+    run: Run,
+    names: Sequence[str],
+    incarnations: Sequence[Incarnation],
+    through: int,
 ) -> Iterator[Piece]:
     """Read pieces, each on its own connection: a slow client must not keep a transaction open."""
-    for stream in (stream for incarnation in found for stream in incarnation.streams):
+    for stream in (stream for incarnation in incarnations for stream in incarnation.streams):
         position = 0
         while True:
             with backend.database.reading() as connection:

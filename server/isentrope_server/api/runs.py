@@ -133,7 +133,7 @@ async def list_runs(
     after = page_after(cursor, 2 if by_attention else 1)
 
     def read(connection: Connection) -> Response:
-        found = runs.page(
+        listed = runs.page(
             connection,
             wanted,
             after=after,
@@ -143,11 +143,13 @@ async def list_runs(
             sort=sort,
             metrics=metric,
         )
-        found = [_add_metrics(connection, run, metric) for run in found]
-        places = [(run.attention, run.key) if by_attention else (run.key,) for run in found]
+        listed = [_add_metrics(connection, run, metric) for run in listed]
+        places = [(run.attention, run.key) if by_attention else (run.key,) for run in listed]
         if sort is not None:
-            places = [((after[0] if after else 0) + number,) for number in range(1, len(found) + 1)]
-        items = [part_of(RunSummary, run, notes=cut(run.notes, 200)) for run in found]
+            places = [
+                ((after[0] if after else 0) + number,) for number in range(1, len(listed) + 1)
+            ]
+        items = [part_of(RunSummary, run, notes=cut(run.notes, 200)) for run in listed]
         # Each has its whole configuration, and pages request it every few seconds.
         return json_answer(page_of(list(zip(places, items, strict=True)), limit))
 
@@ -161,8 +163,8 @@ def _add_metrics(connection: Connection, run: Run, names: Sequence[str]) -> Run:
     missing = set(names) & series.names(connection, run.key) - run.digest.metrics.keys()
     if not missing:
         return run
-    found = {item.name: item.value for item in series.latest(connection, run.key, missing)}
-    return replace(run, digest=replace(run.digest, metrics={**run.digest.metrics, **found}))
+    values = {item.name: item.value for item in series.latest(connection, run.key, missing)}
+    return replace(run, digest=replace(run.digest, metrics={**run.digest.metrics, **values}))
 
 
 @router.get("/run-counts")
@@ -241,7 +243,7 @@ async def list_gaps(
 ) -> Page[Gap]:
     """Newest first. Late records are not a gap."""
     before = page_after(cursor, 2)
-    found, known = await read_of(
+    gaps, known = await read_of(
         backend,
         run,
         lambda c: (
@@ -249,7 +251,7 @@ async def list_gaps(
             streams.all_of(c, run.key),
         ),
     )
-    page = page_of(found, limit)
+    page = page_of(gaps, limit)
     if before is None:
         page = replace(page, items=[*backend.acknowledged.gaps(run.id, known)[:limit], *page.items])
     return page
@@ -261,14 +263,14 @@ async def list_alerts(
 ) -> Page[Alert]:
     """Newest first. A resumed run's alerts replace those of the steps it repeats."""
     before = page_after(cursor, 2)
-    found = await read_of(
+    alerts_ = await read_of(
         backend,
         run,
         lambda connection: alerts.newest_alerts(
             connection, run.key, before=before, limit=limit + 1
         ),
     )
-    return page_of(found, limit)
+    return page_of(alerts_, limit)
 
 
 @router.put("/runs/{run_id}/alerts/{alert_id}/acknowledgement")
