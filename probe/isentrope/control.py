@@ -45,8 +45,8 @@ class ControlState:
         self.last_step: int | None = None
         self._capabilities = frozenset(capabilities)
         self._decided: dict[int, list[_Request]] = {initial.version: _requests_of(initial)}
-        """What each decided version requested; empty where only its number is known: version 0 is
-        never pushed, and a checkpoint keeps no control that was refused."""
+        """What each decided version requested; empty where only its number is known: version 0, and
+        versions before a checkpoint that were refused."""
         self._step_is_open = False
         self._new_outcomes: tuple[ControlOutcome, ...] = ()
         """Decided in the step that runs, whose number is not known yet."""

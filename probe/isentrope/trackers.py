@@ -206,9 +206,8 @@ STEP = f"{PREFIX}step"
 MOST_HELD = 2048
 """Reports that wait for a row of their own, a few MB; beyond it the oldest is dropped."""
 FAR = 4096
-"""A W&B step this far beyond the report's is not a number of the trainer's steps (it may count
-tokens), and the report is not late, for fewer may wait. The trainer's next number is not near then,
-and rows are closed from here."""
+"""A W&B step this far beyond the report's does not count the trainer's steps (it may count tokens),
+so the report is not late. Rows are closed from here on."""
 
 
 class WandbRun(Tracker):

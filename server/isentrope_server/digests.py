@@ -45,8 +45,8 @@ _REST = 4.0
 """Pause divided by work."""
 _REASON_CHARACTERS = 300
 _METRICS = 5_000
-"""Newest values that are kept for lists, the first by name: a run may log a norm for each
-parameter. Lists are sorted by these; others are read when they are asked for."""
+"""Newest values kept for lists, the first by name: a run may log a norm for each parameter. Lists
+are sorted by these; others are read on demand."""
 _NEWEST_STEPS = 60
 """Not every step need have measured everything."""
 

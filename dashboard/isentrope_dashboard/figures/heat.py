@@ -32,8 +32,8 @@ MAXIMUM_BINS = 96
 LEAST_SHARE = 1e-3
 """Bins at the ends with less than this share of a step's tokens in every step are not shown."""
 BRIGHTEST = 0.97
-"""Share of the filled cells whose colour differs by their value; the fuller ones have the brightest
-colour, so that one bin with most of the tokens does not hide the rest."""
+"""Share of the filled cells whose colour differs by their value; fuller ones have the brightest
+colour, so that one bin does not hide the rest."""
 ROOM, BARS_FROM, BAR_TICKS = 0.92, 0.8, (0.01, 0.1, 0.4, 1.0)
 """Share of the axis of steps that has ticks; of the width at which the bars begin; their ticks."""
 

@@ -68,13 +68,12 @@ class Intervention:
     """Its decision about tokens. The last argument is the cutoff, None where the control ranks no
     tokens."""
     count_cutoff: Callable[[Control, TokenBatch, Centres], Tensor] | None = None
-    """The value above which the share of tokens lies that the control names, counted over these
-    tokens: a scalar on the device, or a vector of what the method counts. It serves for other
-    tokens than it was counted from: those of the next step. None: the method never ranks."""
+    """The value above which the control's share of these tokens lies, for the tokens of the next
+    step: a scalar on the device, or a vector of what the method counts. None: the method never
+    ranks."""
     follow: Callable[[Control, TokenBatch, Tensor | None], Tensor] | None = None
-    """What takes the place of the cutoff in a method that remembers: a vector on the device, made
-    of the tokens of the step before and of what it gave for the step before that; None: it had
-    nothing, or of another control."""
+    """In place of the cutoff, in a method that remembers: a vector on the device, from the step
+    before and its own vector; None: it had nothing, or of another control."""
     ranks_with: str = ""
     """The parameter without which the method ranks no tokens; empty: it always does."""
     uses_means: bool = False

@@ -49,9 +49,8 @@ LEVEL = 0.9
 """Share of the observed changes meant to lie in the interval."""
 
 INTERVAL_HALF_LIFE = 6.0
-"""Residuals after which one counts half. Much shorter than the gain's: a policy that soon solves
-its task makes residuals that halve every dozen steps, and an interval that remembered more of them
-would cover everything."""
+"""Residuals after which one counts half. Much shorter than the gain's: in a policy that soon solves
+its task residuals halve every dozen steps."""
 
 COVERAGE_HALF_LIFE = 96.0
 """Half-life of the coverage: misses are rare, so it takes many steps to count them."""
@@ -159,9 +158,9 @@ WARM_UP = 3
 """Observations before the first calibrated prediction: with fewer, the gain is one step's noise."""
 
 FIRST_UPDATES = 5
-"""That teach the coupled prediction nothing. While Adam's averages are young each weight moves by
-about the whole learning rate, and the entropy falls ever faster: level, bend and interval learnt
-from them would be wrong for dozens of steps."""
+"""Updates that the coupled prediction learns nothing from. While Adam's averages are young, each
+weight moves by about the whole learning rate: what is learnt from that is wrong for dozens of
+steps."""
 
 LEVEL_PRIOR = 5.0
 """Steps that the level of coupled predictions is taken to be right for, before it is measured."""
@@ -173,9 +172,8 @@ LEVEL_WEIGHT = 0.2
 """Of the newest prediction in the average whose sign the next one is counted with."""
 
 LARGEST_ERROR = 3.0
-"""What is learnt of an error, at most: so many half widths of the interval, or root mean squares of
-the changes so far, whichever is more. Of normal residuals it is five standard deviations: nothing
-is cut that is not wild."""
+"""An error counts as at most so many half widths of the interval, or root mean squares of the
+changes so far, whichever is more: five standard deviations of normal residuals."""
 
 WILD_STEPS = 16
 """Steps in which WARM_UP wild errors are no chance: of tails as heavy as Student's with three

@@ -87,9 +87,9 @@ LAYOUT = TableLayout(
         "sample": (ROWS, SAMPLE_NUMBERS),
     }
 )
-"""A rank's vector: the top tokens; then of each row its largest token, the sum over all its tokens,
-its reward (infinite: not known), the position at which its window begins, how many tokens are left
-from there on, the window, and what is kept of the sequence."""
+"""A rank's vector: the top tokens; then of each row its largest token, the sum over its tokens, its
+reward (infinite: not known), where its window begins, how many tokens follow from there, the
+window, and what is kept of the sequence."""
 
 
 class Row(NamedTuple):

@@ -47,8 +47,8 @@ SUGGESTED_THRESHOLDS: tuple[tuple[float, ...], ...] = (
     tuple(round_to_step(10 ** (place / 24)) for place in range(-24, 49)),
     (*(hundredth / 100 for hundredth in range(10, 400)),),
 )
-"""In standard deviations, from coarse to fine. The coarsest that serves is taken, so that the same
-situation gives the same threshold; where the curve is steep a finer one is needed."""
+"""In standard deviations, from coarse to fine. The coarsest that serves is taken, so that one
+situation gives one threshold; a steep curve needs a finer one."""
 _WORTH = 0.5
 """A control that leaves more than this share of the pace is not suggested."""
 _NEAR = 0.25

@@ -60,9 +60,9 @@ _T = TypeVar("_T")
 _BUSY_TIMEOUT_MILLISECONDS = 5_000
 
 _READ_FROM_MEMORY_BYTES = 64 << 20
-"""Bytes of SQLite's file that readers map into memory: a series of unpacked reports is read in half
-the time. What is mapped counts as the server's memory: with all of the file it grew as the file
-does. Not for the writer, where a stray write to memory would change the file."""
+"""Bytes of SQLite's file that readers map into memory: reports are read in half the time, but what
+is mapped counts as the server's memory. Not for the writer, where a stray write to memory would
+change the file."""
 
 SQLITE = "sqlite"
 POSTGRESQL = "postgresql"

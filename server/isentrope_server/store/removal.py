@@ -103,9 +103,8 @@ def _remove_up_to(connection: Connection, column: Column[int], most: int, run_ke
 
 
 GIVEN_UP_AFTER_SECONDS = 24 * 3_600.0
-"""A run that neither ended nor was connected for this long is considered dead. A step, an
-evaluation or a machine without a network may take hours, deleting is final, and keeping a dead run
-for a day costs little."""
+"""A run that neither ended nor was connected for this long is considered dead. A step or a machine
+without a network may take hours, and deleting is final."""
 
 
 _DAY_SECONDS = 86_400.0

@@ -384,8 +384,8 @@ def _digest_of(run: Mapping[str, Any], metrics: Sequence[str]) -> RunDigest | No
 
 
 DIGESTS = ":digests"
-"""In the place of a run's id for the writer: digests are written by one server at a time, which
-need not wait for reports. No id of a run may contain a colon."""
+"""In place of a run's id for the writer: one server at a time writes digests, and need not wait for
+reports. No run's id may contain a colon."""
 _NAMES_COUNTED = 500
 
 

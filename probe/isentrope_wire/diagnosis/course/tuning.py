@@ -54,8 +54,7 @@ SURPRISE = 0.2
 """Share of a step's surprise that the followed level takes on: one step's mean is mostly noise."""
 USUAL_OWN, OWN_PRIOR, LEAST_OWN = 0.75, 0.3, 0.3
 """Change of the entropy per change on own tokens: its prior; the change of log H that the prior
-weighs as much as; its lowest value, whose reciprocal is the highest. On a real language model it
-was 1.8."""
+weighs as much as; its lowest value, and its highest is 1 / that. A real language model had 1.8."""
 
 # ---- band: how far off a forecast may be
 
