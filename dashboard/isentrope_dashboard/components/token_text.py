@@ -279,7 +279,9 @@ def _running_text(
 ) -> tuple[list[Any], int]:
     """The text with its tokens, and how many of them pass the filter. The first one can be reached
     by the Tab key."""
-    pieces: list[Any] = ["… "] if item.cut_before else []
+    pieces: list[Any] = []
+    if item.cut_before:
+        pieces.append("… ")
     pull, found = pull_of(answer.lowering, answer.raising), 0
     row = ""
     if item.sequence is not None:
@@ -311,25 +313,34 @@ def _running_text(
             gradient = "clipped"
         elif is_outlined:
             gradient = f"clipped if µ {wanted.mu:g}"
-        facts = [
-            (f"“{visible(words)}”" if words else "Part of the next character", gradient),
-            *([("Influence", change(effect))] if by == "influences" else []),
+        facts = [("Part of the next character", gradient)]
+        if words:
+            facts = [(f"“{visible(words)}”", gradient)]
+        if by == "influences":
+            facts.append(("Influence", change(effect)))
+        p, sigmas, letters, tab_index = MISSING, MISSING, visible(own), -1
+        if logprob is not None:
+            p = probability(logprob)
+        if score is not None:
+            sigmas = _sigmas(score, answer.score_std)
+        if own.strip(" \n"):
+            letters = readable(own).strip("\n")
+        if has_focus and not found:
+            tab_index = 0
+        facts += [
             share,
-            ("Probability p", MISSING if logprob is None else probability(logprob)),
-            ("Score S_c", MISSING if score is None else _sigmas(score, answer.score_std)),
+            ("Probability p", p),
+            ("Score S_c", sigmas),
             ("Advantage A", number(item.advantage, 2, signed=True)),
             ("Position", f"{row}token {item.first_position + index}"),
         ]
+        opacity = FAINTEST + (STRONGEST - FAINTEST) * math.sqrt(min(strength, 1.0))
         pieces.append(
             html.Span(
-                readable(own).strip("\n") if own.strip(" \n") else visible(own),
+                letters,
                 className=look,
-                style={
-                    "--strength": round(
-                        FAINTEST + (STRONGEST - FAINTEST) * math.sqrt(min(strength, 1.0)), 2
-                    )
-                },
-                tabIndex=0 if has_focus and not found else -1,
+                style={"--strength": round(opacity, 2)},
+                tabIndex=tab_index,
                 **{
                     "data-facts": "\n".join(f"{name}\t{value}" for name, value in facts),
                     "aria-describedby": "token-card",

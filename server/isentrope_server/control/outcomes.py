@@ -105,9 +105,8 @@ def settle(transaction: Transaction, run_id: str, item: ControlItem, now: float)
     outcomes = [outcome for outcome in found if outcome.incarnation == first.incarnation]
     state = _joint_state([outcome.state for outcome in outcomes])
     applied = [outcome for outcome in outcomes if outcome.state is OutcomeState.APPLIED]
-    shown = next(
-        (outcome for outcome in outcomes if outcome.state is not OutcomeState.APPLIED), outcomes[0]
-    )
+    refused = [outcome for outcome in outcomes if outcome.state is not OutcomeState.APPLIED]
+    shown = [*refused, *outcomes][0]
     code, message = shown.code, shown.message
     if shown.state is OutcomeState.EXPIRED:
         step = runs.seconds_per_step(transaction.connection, item.run_key)
