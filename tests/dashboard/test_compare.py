@@ -151,10 +151,10 @@ def test_a_projects_runs_are_drawn_in_their_colours(site: Site) -> None:
     for metric in ("entropy/mean", "reward/mean"):
         lines = {line["meta"]: line for line in values[f"chart-project-{metric}"]["data"]}
         assert lines.keys() == set(runs)
-        for run, line in lines.items():
+        for (run, line), look in zip(lines.items(), looks_of([*lines]), strict=True):
             reported = site.client.series(run, metric).series[metric]
             assert (line["x"], line["y"]) == (reported.step, reported.value)
-            assert line["line"]["color"] == look_of("light", looks_of([run])[0])[0]
+            assert line["line"]["color"] == look_of("light", look)[0]
     assert site.values(project.PART, "/?project=alone") == {"project": None}
     assert site.values(project.PART, "/") == {"project": None}  # of several projects
 
