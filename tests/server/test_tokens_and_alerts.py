@@ -262,10 +262,10 @@ def test_an_alert_has_level_cause_and_a_suggestion_that_can_be_pushed(
     assert second["cause"] == {
         "quadrant": "change/negative_low",
         "mechanism": None,
-        "message": "unlikely \x00 tokens",
+        "message": "unlikely \ufffd tokens",
         "changes": {"change/negative_low": -0.5, "change/by_kl_penalty": None},
     }
-    assert second["suggestion"] == suggestion.to_document()
+    assert second["suggestion"] == suggestion.to_document() | {"reason": "stop \ufffd it"}
     put = server.http.put(
         f"{rank.path}/control", json=second["suggestion"], headers={"If-Match": '"0"'}
     )
