@@ -50,7 +50,25 @@ def payload_hash(payload: bytes) -> bytes:
 def encode_payload(message: reports.Payload) -> bytes:
     """One message, for the spool and the wire."""
     kind = type(message)
-    return bytes([_KINDS.index(kind) + 1]) + _ENCODER.encode(_WRITERS[kind](message))
+    fields = _WRITERS[kind](message)
+    try:
+        content = _ENCODER.encode(fields)
+    except UnicodeEncodeError:  # of a file's name in an error, say
+        plain = msgspec.to_builtins(fields, builtin_types=(bytes,), enc_hook=_write_plain)
+        content = _ENCODER.encode(_replace_half_characters(plain))
+    return bytes([_KINDS.index(kind) + 1]) + content
+
+
+def _replace_half_characters(value: Any) -> Any:
+    """The same plain value; `?` stands for half a character, of which there is no UTF-8."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        names = map(_replace_half_characters, value)
+        return dict(zip(names, map(_replace_half_characters, value.values()), strict=True))
+    if isinstance(value, list | tuple):
+        return [*map(_replace_half_characters, value)]
+    return value
 
 
 def decode_payload(payload: bytes) -> reports.Payload:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from isentrope_wire import codec
 from isentrope_wire.control import Control, Hold, HoldSide, Scope
 from isentrope_wire.errors import CodecError
-from isentrope_wire.reports import PROTOCOL_VERSION, Payload, Rollout, StepReport
+from isentrope_wire.reports import PROTOCOL_VERSION, Payload, Rollout, RunFinished, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.what_if import CELLS, EDGE_SET, BinSums, WhatIfSums
 
@@ -109,6 +109,17 @@ def test_number_keeps_its_bits(bits: int) -> None:
     assert isinstance(report, StepReport)
     assert list(report.scalars) == ["a"]
     assert struct.pack("<d", report.scalars["a"]) == packed
+
+
+def test_half_a_character_travels_as_a_question_mark() -> None:
+    """As Python has it of a file's name that is no UTF-8; the end of a run must arrive."""
+    for error, whole in (("no '/data/\udcff'", "no '/data/?'"), ("字", "字")):
+        ended = RunFinished(status="failed", finished_at=1.0, step=7, error=error)
+        assert codec.decode_payload(codec.encode_payload(ended)) == replace(ended, error=whole)
+    report = StepReport(step=1, recorded_at=0.0, labels={"cause": "a\ud800"})
+    assert codec.decode_payload(codec.encode_payload(report)) == replace(
+        report, labels={"cause": "a?"}
+    )
 
 
 def test_numbers_of_numpy_travel() -> None:
