@@ -101,6 +101,34 @@ def test_no_page_has_a_violation_and_none_scrolls_sideways(
 
 
 @pytest.mark.slow
+def test_a_phone_keeps_header_and_shadow(run: str, open_page: OpenPage) -> None:
+    """The header stays in sight; a shadow is at that end of the tabs where there are more."""
+    page = open_page(f"/runs/{run}", width=390, height=844)
+    tabs = page.locator(".bar .tabs")
+    box = tabs.bounding_box()
+    assert box is not None
+
+    def ends() -> list[bytes]:
+        places = (box["x"] + 2, box["x"] + box["width"] - 8)
+        return [
+            page.screenshot(clip={"x": x, "y": box["y"] + 2, "width": 6, "height": 3})
+            for x in places
+        ]
+
+    left, right = ends()
+    assert left != right
+    tabs.evaluate("(tabs) => { tabs.scrollLeft = tabs.scrollWidth; }")
+    page.wait_for_timeout(200)
+    after_left, after_right = ends()
+    assert after_right == left
+    assert after_left != left
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.wait_for_function("() => scrollY > 400")
+    expect(page.locator(".top")).to_be_in_viewport()
+    assert page.locator(".top").evaluate("(top) => top.getBoundingClientRect().top") == 0
+
+
+@pytest.mark.slow
 def test_hostile_texts_stay_texts(site: Site, open_page: OpenPage) -> None:
     def hostile(report: StepReport) -> StepReport:
         tokens = tuple(
