@@ -32,6 +32,7 @@ from isentrope.config import Coupling, ProbeConfig, ThresholdSource
 from isentrope.distributed import Ranks, ranks_of
 from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, page_of
 from isentrope.methods.gate import gated_logprobs
+from isentrope.methods.targets import adds_to_entropies
 from isentrope.scores import (
     TokenScores,
     linear_token_scores,
@@ -41,6 +42,7 @@ from isentrope.scores import (
 from isentrope.scores.layouts import Packing
 from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scores.loss_gradient import LossGradient
+from isentrope.scores.token_scores import scores_for_gate
 from isentrope.statistics.moments import threshold_sums
 from isentrope.statistics.rescoring import Rescore
 from isentrope.statistics.samples import completions_of
@@ -275,6 +277,7 @@ class Probe:
             logits,
             token_ids,
             lambda: logits.shape[-1],
+            entropy_gradient,
         )
 
     def score_hidden(
@@ -317,6 +320,7 @@ class Probe:
             hidden,
             token_ids,
             lambda: weight.shape[0],
+            entropy_gradient,
         )
 
     def score_sharded(
@@ -350,6 +354,7 @@ class Probe:
             logits_shard,
             token_ids,
             lambda: None,
+            entropy_gradient,
         )
 
     def _scored(
@@ -358,19 +363,29 @@ class Probe:
         source: Tensor,
         token_ids: Tensor,
         vocabulary: Callable[[], int | None],
+        entropy_gradient: bool,
     ) -> TokenScores:
         """What `score` gives, checked. Once a step was closed a failure is counted, and NaN is
         given; where only the check fails, the scores as they are."""
         if not self._guard.settled:
             with self._stopwatch:
-                return self._checked(score(), vocabulary())
+                return self._checked(self._score_for_gate(score, entropy_gradient), vocabulary())
         scores: TokenScores | None = None
         with self._scoring:
-            scores = score()
+            scores = self._score_for_gate(score, entropy_gradient)
             return self._checked(scores, vocabulary())
         if scores is None:
             return inputs.not_scored(source, token_ids)
         return scores
+
+    def _score_for_gate(
+        self, score: Callable[[], TokenScores], entropy_gradient: bool
+    ) -> TokenScores:
+        """The scores, with the entropy's gradient where the gate is to add to it. A hold's decision
+        about the open step is made in its first `gate`: here counts that of the step before."""
+        if adds_to_entropies(self._hold.control) or adds_to_entropies(self.control):
+            return scores_for_gate(score, entropy_gradient)
+        return score()
 
     def _checked(self, scores: TokenScores, vocabulary: int | None) -> TokenScores:
         self._open.awaits_gate |= scores.logprobs.numel() > 0
@@ -527,6 +542,11 @@ class Probe:
             else:
                 of_reference = inputs.differences_of(logprobs, {"reference": reference})
             old = inputs.require_token_shape("old_entropies", old_entropies, logprobs)
+            entropies = scores.gate_entropies
+            if entropies is not None and (
+                not entropies.requires_grad or entropies.shape != own.shape
+            ):
+                entropies = None
             batch = TokenBatch(
                 kept,
                 advantages,
@@ -543,6 +563,7 @@ class Probe:
                     lambda: inputs.require_token_shape("token_ids", scores.token_ids, logprobs),
                 ),
                 gradient=gradient,
+                takes_entropy_gradient=entropies is not None,
                 old_entropies=None if old is None else old.detach(),
                 group_ids=self._optional(
                     "groups",
@@ -561,7 +582,7 @@ class Probe:
                 self._open.ledger.add(batch)
                 gradient.watch("gated", own)
                 return own
-            gated = gated_logprobs(own, *self._open.select(batch))
+            gated = gated_logprobs(own, *self._open.select(batch), entropies=entropies)
             gradient.watch("logprobs", own)
             gradient.watch("gated", gated)
             return gated

@@ -708,7 +708,7 @@ method(
 Method.ENTROPY_BONUS = method(
     "entropy_bonus",
     label="Entropy bonus",
-    does="adds the gradient of alpha H, estimated from the sampled token",
+    does="adds the gradient of alpha H, by default estimated from the sampled token",
     source="arXiv:2505.22312",
     implementation="targets.ENTROPY_BONUS",
     parameters=(
@@ -720,6 +720,11 @@ Method.ENTROPY_BONUS = method(
         _nats("target_entropy", None, "nats; alpha then follows the entropy, and acts up to it"),
         _at_least_0("change_per_step", 0.005, "alpha moves by it a step, with target_entropy"),
         _at_least_0("largest", 1.0, "the largest alpha, with target_entropy"),
+        _choice(
+            "estimate",
+            ("sampled", "exact"),
+            "of the gradient: from the sampled token, or that of H itself (exact)",
+        ),
         *_COMMON,
     ),
 )

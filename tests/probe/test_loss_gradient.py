@@ -144,6 +144,9 @@ CONTROLS = {
     "kl_cov": isentrope.Control(method="kl_cov", parameters={"k": 0.2, "beta": 0.5}),
     "rank_reward": isentrope.Control(method="rank_reward", parameters={"normalise": "none"}),
     "entropy_bonus": isentrope.Control(method="entropy_bonus", parameters={"coefficient": 0.3}),
+    "exact bonus": isentrope.Control(
+        method="entropy_bonus", parameters={"coefficient": 0.3, "estimate": "exact"}
+    ),
     "steer": isentrope.Control(method="steer", parameters={"minimum_weight": 0.5}),
 }
 
@@ -192,28 +195,55 @@ def test_predicted_over_true_is_one(loss: str, control: str) -> None:
         assert report.what_if.change_sum / report.what_if.tokens == unit
 
 
-def test_bonus_reaches_tokens_without_an_advantage() -> None:
+@pytest.mark.parametrize("bonus", ["entropy_bonus", "exact bonus"])
+def test_bonus_reaches_tokens_without_an_advantage(bonus: str) -> None:
     """As a bonus over all sampled tokens in the loss itself does, and as the report has it."""
 
     def loss(table: Table, logprobs: Tensor, entropies: Tensor) -> Tensor:
         return -table.expand_by_token(table.surrogate(logprobs))
 
     def with_bonus(table: Table, logprobs: Tensor, entropies: Tensor) -> Tensor:
-        surprises = (logprobs + entropies).detach()
-        return loss(table, logprobs, entropies) + 0.3 * table.expand_by_token(surprises * logprobs)
+        added = (logprobs + entropies).detach() * logprobs
+        if bonus == "exact bonus":
+            added = -entropies
+        return loss(table, logprobs, entropies) + 0.3 * table.expand_by_token(added)
 
-    gradients = []
-    for of, control in ((loss, "entropy_bonus"), (with_bonus, "none")):
+    gradients, predictions = [], []
+    for of, control in ((loss, bonus), (with_bonus, "none")):
         table = Table()
         table.old, table.advantages = table._logprobs(table.logits.detach()), table.advantages + 0
         table.advantages[::2] = 0
         scalars = closed(table, of, CONTROLS[control]).scalars
         assert table.logits.grad is not None
         gradients.append(table.logits.grad)
-        if control != "none":
+        predictions.append(scalars["entropy/unit_predicted_change"])
+        if control == "entropy_bonus":
             added = pytest.approx(0.3 * scalars["entropy/bonus_effect"])
             assert scalars["change/by_intervention"] == added
     assert torch.allclose(gradients[0], gradients[1], rtol=1e-6, atol=1e-9)
+    assert predictions[0] == pytest.approx(predictions[1])
+
+
+@pytest.mark.parametrize("scored", ["elsewhere", "of detached logits", "of other tokens"])
+def test_bonus_is_estimated_where_scores_lack_gradient(scored: str) -> None:
+    gradients: list[Tensor] = []
+    for control in (CONTROLS["entropy_bonus"], CONTROLS["exact bonus"]):
+        table = Table()
+        probe, _ = probe_and_transport(control=control)
+        own = token_scores(table.logits, table.ids)
+        scores = own
+        if scored == "of detached logits":
+            scores = probe.score(table.logits.detach(), table.ids)
+        if scored == "of other tokens":
+            more = probe.score(table.logits[:, :-1], table.ids[:, :-1]).gate_entropies
+            scores = replace(own, gate_entropies=more)
+        gated = probe.gate(scores, table.advantages, table.mask, logprobs=own.logprobs)
+        table.logits.grad = None
+        (-table.expand_by_token(table.on_policy(gated))).backward()
+        assert table.logits.grad is not None
+        gradients.append(table.logits.grad)
+        assert not probe.score(table.logits, table.ids).entropies.requires_grad
+    assert torch.equal(*gradients)
 
 
 @pytest.mark.parametrize("temperature", [0.7, torch.linspace(0.5, 2.0, BATCH)[:, None]])

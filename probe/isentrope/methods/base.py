@@ -47,6 +47,8 @@ class Selection:
     added: Float[Tensor, "*tokens"] | None = None
     """What is added to the gradient behind its factors, of tokens that have none of their own.
     None: nothing."""
+    added_to_entropies: Float[Tensor, "*tokens"] | None = None
+    """What is added to the gradient of each token's entropy. None: nothing."""
 
 
 ThresholdScore = Callable[[TokenScores, ThresholdStatistics], tuple[Tensor, Tensor]]

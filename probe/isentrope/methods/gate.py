@@ -79,25 +79,31 @@ def gated_logprobs(
     logprobs: Float[Tensor, "*tokens"],
     factors: Shaped[Tensor, "*tokens"],
     in_backward: DecisionOfGradient | None = None,
+    entropies: Float[Tensor, "*tokens"] | None = None,
 ) -> Float[Tensor, "*tokens"]:
     """The log-probs unchanged, in nats; backward multiplies their gradient by the factors, or by
-    those of `in_backward`. A factor of 0 also stops a NaN."""
+    those of `in_backward`. A factor of 0 also stops a NaN. The entropies, nats, get the gradient
+    that `in_backward` adds to them."""
     if in_backward is None and factors.dtype == torch.bool:
         return torch.where(factors, logprobs, logprobs.detach())
-    return _Gated.apply(logprobs, factors, in_backward)  # type: ignore[no-any-return, no-untyped-call]
+    return _Gated.apply(logprobs, entropies, factors, in_backward)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logprobs: Tensor, factors: Tensor, in_backward: DecisionOfGradient | None
+        ctx: Any,
+        logprobs: Tensor,
+        entropies: Tensor | None,
+        factors: Tensor,
+        in_backward: DecisionOfGradient | None,
     ) -> Tensor:
         ctx.save_for_backward(factors.to(logprobs.dtype))
         ctx.in_backward = in_backward
         return logprobs.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         (factors,) = ctx.saved_tensors
         decision = None
         if ctx.in_backward is not None:
@@ -107,4 +113,6 @@ class _Gated(torch.autograd.Function):
         passed = torch.where(factors == 0, 0.0, gradient * factors)
         if decision is not None and decision.added is not None:
             passed = passed + decision.added.to(gradient.dtype)
-        return passed, None, None
+        if decision is None or decision.added_to_entropies is None:
+            return passed, None, None, None
+        return passed, decision.added_to_entropies.to(gradient.dtype), None, None

@@ -16,6 +16,7 @@ from torch import Tensor
 from isentrope.methods.base import Centres, Intervention, Selection
 from isentrope.statistics.tokens import TokenBatch, weight_of_loss
 from isentrope_wire.control import Control
+from isentrope_wire.methods import Method
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float64
@@ -165,6 +166,10 @@ def select_entropy_bonus(
     be moved where most groups have one reward, but not in a call without any gradient. A token that
     the loop's clip silences gets nothing.
 
+    With `estimate` exact the bonus is the gradient of the entropies themselves, in place of its
+    estimate: dL/dH = -alpha w r, with w r of each token's own loss. Scores that were not made by
+    `Probe.score` under such a control don't carry it: then it is estimated.
+
     With `target_entropy` the bonus acts in steps that follow one with H at or below it, and alpha
     moves (`follow_entropy`); not in the first step, as in TRL.
     """
@@ -175,6 +180,8 @@ def select_entropy_bonus(
     if target is not None and cutoff is not None:
         alpha = torch.where(cutoff[1] <= float(target), cutoff[0], 0.0).expand_as(alpha)
     changes = torch.where(tokens.mask & tokens.is_in_scope(control.scope), alpha, 0.0)
+    if control.value("estimate") == "exact" and tokens.takes_entropy_gradient:
+        return _select_exact_bonus(tokens, changes)
     factors = 1 - changes * bonus_slopes(tokens)
     selection = Selection(factors.to(tokens.scores.logprobs.dtype), changes != 0)
     surprises = tokens.scores.logprobs.double() + tokens.scores.entropies.double()
@@ -187,6 +194,28 @@ def select_entropy_bonus(
         return replace(selection, added=weight_of_loss(gradient, advantages) * idle)
 
     return replace(selection, in_backward=add_where_no_advantage)
+
+
+def _select_exact_bonus(tokens: TokenBatch, changes: Float64[Tensor, "*tokens"]) -> Selection:
+    """Leave the log-probs' gradient as it is, and add that of each token's entropy, of the
+    coefficients `changes`."""
+    selection = Selection(torch.ones_like(tokens.scores.logprobs), changes != 0)
+
+    def add_to_entropies(gradient: Tensor) -> Selection:
+        advantages = torch.where(tokens.mask, tokens.advantages, 0.0)
+        idle = weight_of_loss(gradient, advantages).expand_as(changes)
+        if tokens.importance_ratios is not None:
+            idle = idle * tokens.importance_ratios
+        weights = torch.where(advantages == 0, idle, -gradient.double() / advantages)
+        added = torch.where(changes == 0, 0.0, -changes * weights).nan_to_num(0.0, 0.0, 0.0)
+        return replace(selection, added_to_entropies=added)
+
+    return replace(selection, in_backward=add_to_entropies)
+
+
+def adds_to_entropies(control: Control) -> bool:
+    """Whether the scores have to carry the entropy's gradient for what the control does."""
+    return control.method == Method.ENTROPY_BONUS and control.value("estimate") == "exact"
 
 
 ENTROPY_BONUS = Intervention(

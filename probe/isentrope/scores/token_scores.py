@@ -71,6 +71,9 @@ class TokenScores:
     temperature: float | Tensor = 1.0
     """T that the scores were computed with: a number, or a detached tensor that broadcasts to the
     tokens' shape."""
+    gate_entropies: Float[Tensor, ...] | None = None
+    """H with gradient, for what the gate adds to it; None: nothing is to be added. Not used where a
+    loop that chose among the tokens has left it behind, of another shape."""
 
 
 SCORE_FIELDS = (
@@ -92,6 +95,20 @@ def score_with_entropy_gradient() -> Iterator[None]:
         yield
     finally:
         _with_entropy_gradient.reset(token)
+
+
+def scores_for_gate(score: Callable[[], TokenScores], asked: bool) -> TokenScores:
+    """What `score` gives, and the entropies with their gradient for the gate. The loop's own carry
+    it where it asked for it: apart, so that what its loss makes of them is read alone."""
+    if not torch.is_grad_enabled():
+        return score()
+    with score_with_entropy_gradient():
+        scores = score()
+    if wants_entropy_gradient(asked):
+        own = scores.entropies.clone()
+    else:
+        own = scores.entropies.detach().clone()
+    return replace(scores, entropies=own, gate_entropies=scores.entropies)
 
 
 def wants_entropy_gradient(asked: bool) -> bool:

@@ -55,6 +55,10 @@ class TokenBatch:
     """Factor of the token's gradient under an intervention; None with none."""
     gradient_added: Float[Tensor, "*tokens"] | None = None
     """What an intervention added to it beside the factor; None: nothing."""
+    takes_entropy_gradient: bool = False
+    """Whether the scores carry the gradient of the entropies for the gate."""
+    entropy_gradient_added: Float[Tensor, "*tokens"] | None = None
+    """What an intervention added to the gradient of the entropies; None: nothing."""
     threshold_source: str | None = None
     """Which of THRESHOLD_SOURCES the factors were counted from; None when they were counted from
     nothing."""
@@ -491,7 +495,22 @@ class StepTokens:
     def bonus_effects(self) -> Float64[Tensor, " tokens"] | None:
         """-c sum_i S_i^2 / T^2, c = -dL/dH: what an entropy bonus takes from the entropy; None
         without one."""
-        gradient = self.finite_gradient("entropies")
+        return self._count_bonus_effects(self.finite_gradient("entropies"))
+
+    @cached_property
+    def gate_bonus_effects(self) -> Float64[Tensor, " tokens"] | None:
+        """The same of an exact bonus at the gate."""
+        return self._count_bonus_effects(self.entropy_gradient_added)
+
+    @cached_property
+    def entropy_gradient_added(self) -> Float64[Tensor, " tokens"] | None:
+        """What an intervention added to dL/dH of each token; None: nothing."""
+        added = self._joined([batch.entropy_gradient_added for batch in self.batches])
+        if added is None:
+            return None
+        return torch.where(self.valid & finite(added), added, 0.0) / self._loss_scale
+
+    def _count_bonus_effects(self, gradient: Tensor | None) -> Tensor | None:
         squares = self._joined([batch.scores.squared_scores for batch in self.batches])
         if gradient is None or squares is None:
             return None
@@ -523,6 +542,8 @@ class StepTokens:
         bonus = self.finite_gradient("entropies")
         if bonus is not None:
             found = found - bonus * flat(self.slopes.entropies)
+        if name == "logprobs" and self.entropy_gradient_added is not None:
+            found = found - self.entropy_gradient_added * flat(self.slopes.entropies)
         return torch.where(self.valid, found, 0.0)
 
     @property
@@ -542,9 +563,10 @@ class StepTokens:
                 effects = torch.where(self.kept, effects * self.factors, 0.0)
             else:
                 effects = self._divide_by_squared_temperatures(behind.neg_().mul_(self["S_c"]))
-        if self.bonus_effects is None:
-            return effects
-        return effects + self.bonus_effects
+        for bonus in (self.bonus_effects, self.gate_bonus_effects):
+            if bonus is not None:
+                effects = effects + bonus
+        return effects
 
     def __contains__(self, name: str) -> bool:
         return name in self._layout.place
@@ -573,6 +595,8 @@ class StepTokens:
         if added is not None:
             added = torch.where(self.valid & finite(added), added, 0.0) / self._loss_scale
             changed = changed - self._divide_by_squared_temperatures(added.mul_(self["S_c"]))
+        if self.gate_bonus_effects is not None:
+            changed = changed + self.gate_bonus_effects
         return changed.sum()
 
     @cached_property

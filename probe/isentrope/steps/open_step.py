@@ -73,6 +73,7 @@ class OpenStep:
                 batch,
                 gradient_factors=selection.factors,
                 gradient_added=selection.added,
+                entropy_gradient_added=selection.added_to_entropies,
                 selected=selection.selected,
                 threshold_source=source,
             )
