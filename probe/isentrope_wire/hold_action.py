@@ -56,6 +56,8 @@ class Action:
     thresholds are active."""
     bonus: float | None = None
     """Coefficient of an entropy bonus in the place of thresholds; None: there is none."""
+    exact: bool = False
+    """Whether the bonus is to be of the entropies themselves."""
     reason: str = ""
     """Why the entropy is not held, or what to know of the target, for a person; empty where there
     is nothing to say."""
@@ -105,6 +107,8 @@ def control_under(action: Action | None, pushed: Control) -> Control:
     if action is not None and action.bonus is not None:
         known = Method.ENTROPY_BONUS.parameters
         kept = {name: value for name, value in pushed.parameters.items() if name in known}
+        if action.exact:
+            kept["estimate"] = "exact"
         return Control(
             method=Method.ENTROPY_BONUS,
             parameters={**kept, "coefficient": action.bonus},

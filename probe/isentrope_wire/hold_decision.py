@@ -66,6 +66,10 @@ reaches would have no effect."""
 LARGEST_BONUS = 1.0
 """Coefficient of a bonus, either way: TRL's `entropy_coef_max`. With -5 an entropy fell no further
 than with -1: the optimiser normalises the gradient, and the gain went to 0."""
+LOW_TARGET = 0.3
+"""Share of the early level below which a bonus is exact, where the loop's scores carry the
+entropy's gradient, and a fall is not slowed. With H small, an estimate from the sampled tokens is
+mostly scatter, and the optimiser divides by that."""
 BONUS_STEP = 0.5
 """A bonus changes by at most what moves the entropy by this share of the largest correction, or by
 half of itself where that is more."""
@@ -222,7 +226,11 @@ def decide(
     )
     gap = _target_ahead(hold, measured, run_step, target) - resting_point
     unclipped = gain * measured.unclipped_prediction + drift
-    wanted = _wanted_change(hold, target, gap, unclipped)
+    is_low = target < LOW_TARGET * (measured.early_level or 0.0)
+    if is_low and gap < 0 and hold.max_change_per_step is None:
+        wanted = RATE * gap
+    else:
+        wanted = _wanted_change(hold, target, gap, unclipped)
     # In nats: what clipping has to add to the change of the step with nothing clipped.
     missing = wanted - unclipped
     scope = _side_to_clip(missing, HYSTERESIS * hold.largest_change(target, gap), state)
@@ -273,6 +281,7 @@ def decide(
             version=0,
             status=HoldStatus.HOLDING,
             bonus=bonus,
+            exact=bonus < 0 and is_low,
             reason=f"{reason}. {watch}".strip(),
             target=target,
         )

@@ -8,6 +8,7 @@ from statistics import fmean
 
 import pytest
 
+from isentrope.methods.targets import adds_to_entropies
 from isentrope_wire.control import LARGEST_CHANGE, Control, Hold, HoldLever, HoldSide, Method, Scope
 from isentrope_wire.hold_action import HoldStatus, control_under
 from isentrope_wire.hold_decision import (
@@ -161,6 +162,18 @@ def test_bonus_acts_where_no_threshold_suffices() -> None:
     assert (there.status, there.bonus, back.bonus) == (HoldStatus.HOLDING, None, None)
     unmeasured = replace(numbers, bonus_effect=None)
     assert decided(hold, clipping_at(1.35), unmeasured, step=10)[1].status == HoldStatus.LIMIT
+
+
+@pytest.mark.parametrize(("target", "exact"), [(0.17, True), (0.19, False), (0.5, False)])
+def test_low_target_takes_an_exact_bonus(target: float, exact: bool) -> None:
+    hold = Hold(target_entropy=target, lever=HoldLever.BONUS)
+    numbers = replace(measured(0.45, what_if=RISING), bonus_effect=0.1, early_level=0.6)
+    _, action = decided(hold, HoldState(), numbers, step=10)
+    assert action.exact == exact
+    acting = control_under(action, Control(hold={"target_entropy": target}))
+    assert adds_to_entropies(acting) == exact
+    _, unknown = decided(hold, HoldState(), replace(numbers, early_level=None), step=10)
+    assert not unknown.exact
 
 
 @pytest.mark.parametrize(
