@@ -39,7 +39,7 @@ from isentrope_wire.reports import ControlSnapshot
 logger = logging.getLogger(__name__)
 
 FORMAT = "isentrope probe state"
-LAYOUT = 5
+LAYOUT = 6
 """Raised when the state's layout changes."""
 
 REPORT_SECONDS = 10.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from isentrope.statistics.calibration import FIRST_UPDATES, is_first_wild
 from isentrope_wire.hold_decision import EntropyEstimate
 
 HALF_LIFE = 50.0
@@ -42,10 +43,11 @@ class Effect:
         dH_t = g x_t + b,   x_t = gamma x_(t-1) + (1 - gamma) a_t u_t
         gamma = beta_1^2, a_t: learning rate
 
-    by least squares with weights that halve every HALF_LIFE steps. The calibration's gain
-    (`statistics/calibration.py`) has no b and can't be used to steer: a held entropy is constant
-    because g x makes up for b, a line through the origin reads that as a gain near 0, and a
-    controller that trusts half the gain corrects twice as much, until the entropy oscillates.
+    by least squares with weights that halve every HALF_LIFE steps, without a wild first step. The
+    calibration's gain (`statistics/calibration.py`) has no b and can't be used to steer: a held
+    entropy is constant because g x makes up for b, a line through the origin reads that as a gain
+    near 0, and a controller that trusts half the gain corrects twice as much, until the entropy
+    oscillates.
 
     gamma is smaller than the optimiser's beta_1 because an update older than a few steps changes
     the entropy of today's tokens less than momentum predicts.
@@ -59,6 +61,8 @@ class Effect:
     _y: float = 0.0
     _xx: float = 0.0
     _xy: float = 0.0
+    _first: list[tuple[float, float]] | None = field(default_factory=list)
+    """x and y of the first FIRST_UPDATES steps; None once the first of them was judged."""
 
     def regressor(self, scaled_prediction: float, momentum: float) -> float:
         """x of the step, in nats of unit prediction times the learning rate; call it once a
@@ -76,6 +80,19 @@ class Effect:
     def learn(self, regressor: float, observed_change: float) -> None:
         """Add one step to the fit: its x, and y, the change of the entropy by its update, in
         nats."""
+        self._add(regressor, observed_change)
+        if self._first is None:
+            return
+        self._first.append((regressor, observed_change))
+        if len(self._first) == FIRST_UPDATES:
+            if is_first_wild([change for _, change in self._first]):
+                self._observations = 0
+                self._weight = self._x = self._y = self._xx = self._xy = 0.0
+                for step in self._first[1:]:
+                    self._add(*step)
+            self._first = None
+
+    def _add(self, regressor: float, observed_change: float) -> None:
         keep = 0.5 ** (1 / HALF_LIFE)
         self._observations += 1
         self._weight = keep * self._weight + 1

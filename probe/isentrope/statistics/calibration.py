@@ -162,6 +162,12 @@ FIRST_UPDATES = 5
 weight moves by about the whole learning rate: what is learnt from that is wrong for dozens of
 steps."""
 
+WILD_FIRST = 3.0
+"""How many times the largest of the four changes behind it the first change must be to teach
+nothing. Adam's first update moves every weight by the whole learning rate, whatever its gradient:
+with few tokens and a low rate that is mostly noise, and a gain learnt from it had the wrong sign
+for twenty steps."""
+
 LEVEL_PRIOR = 5.0
 """Steps that the level of coupled predictions is taken to be right for, before it is measured."""
 
@@ -398,6 +404,8 @@ class Calibration:
     )
     """Steps since a wild error: regressor, observed change, residual that is not the gain's (NaN:
     it is), the noise of that, and whether the error was wild."""
+    _first: list[tuple[float, float, float, float]] | None = field(default_factory=list)
+    """The same of the first FIRST_UPDATES steps; None once the first of them was judged."""
 
     def step(
         self,
@@ -498,7 +506,25 @@ class Calibration:
         of the observed change."""
         if predicted is None or self._observations < WARM_UP:
             self._learn(regressor, observed, observed - self._mean_observed)
-            return
+        else:
+            self._learn_within(regressor, observed, predicted, half_width, beside, noise)
+        if self._first is not None:
+            self._first.append((regressor, observed, beside, noise))
+            if len(self._first) == FIRST_UPDATES:
+                if is_first_wild([change for _, change, *_ in self._first]):
+                    self._begin_again(self._first[1:])
+                self._first = None
+
+    def _learn_within(
+        self,
+        regressor: float,
+        observed: float,
+        predicted: float,
+        half_width: float | None,
+        beside: float,
+        noise: float,
+    ) -> None:
+        """Learn no more of an error than LARGEST_ERROR allows."""
         largest = LARGEST_ERROR * max(half_width or 0.0, math.sqrt(self._mean_square))
         own = observed - predicted
         residual = beside
@@ -524,6 +550,10 @@ class Calibration:
             steps.popleft()
         if sum(is_wild for *_, is_wild in steps) < WARM_UP:
             return
+        self._begin_again([step[:4] for step in steps])
+        steps.clear()
+
+    def _begin_again(self, steps: Sequence[tuple[float, float, float, float]]) -> None:
         self._xy = self._xx = self._weight = self._mean_observed = self._mean_square = 0.0
         self._yy = self._points = 0.0
         self._observations = 0
@@ -531,12 +561,11 @@ class Calibration:
             self._learn(regressor, observed, observed - self._mean_observed)
         factor = self._factor() or 0.0
         self._interval.forget()
-        for regressor, observed, beside, noise, _ in steps:
+        for regressor, observed, beside, noise in steps:
             residual = beside
             if math.isnan(beside):
                 residual = observed - factor * regressor
             self._interval.add(residual, noise)
-        steps.clear()
 
     def _project_update(self, unit: float, momentum: Momentum) -> float:
         """What the optimiser moves along in this step, in the unit prediction's unit."""
@@ -613,6 +642,11 @@ class Calibration:
             (self._mean_observed + deviation) ** 2 - self._mean_square
         ) / self._weight
         self._mean_observed += deviation / self._weight
+
+
+def is_first_wild(changes: Sequence[float]) -> bool:
+    """Whether the first of these changes, in nats, says nothing of the others."""
+    return 0 < WILD_FIRST * max(abs(change) for change in changes[1:]) < abs(changes[0])
 
 
 def _clamp_share(largest: float, error: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from isentrope.hold.estimate import EntropyEstimator
+from isentrope.hold.estimate import Effect, EntropyEstimator
 from isentrope.statistics.calibration import WARM_UP, CalibratedPrediction, Calibration, Momentum
 from isentrope.statistics.step import Coupled
 from isentrope_wire.diagnosis.course import Course
@@ -214,6 +214,24 @@ def test_updates_of_every_fourth_step_are_learnt(tiny: float) -> None:
             inside += holds(prediction, change)
     assert prediction.gain == pytest.approx(products / squares, rel=0.5)
     assert inside >= 70
+
+
+@pytest.mark.parametrize(("first", "counts"), [(0.05, False), (-0.01, True)])
+def test_wild_first_update_teaches_nothing(first: float, counts: bool) -> None:
+    """As of a language model at a low learning rate: its first update is Adam's largest, and raises
+    what later ones lower."""
+    units = [-0.012, -0.001, -0.015, 0.001, 0.006, -0.005, -0.008, 0.003]
+    with_first, without = Calibration(), Calibration()
+    hold, hold_without = Effect(), Effect()
+    for step, unit in enumerate(units):
+        change = first if step == 0 else 0.5 * unit
+        prediction = with_first.step(unit, change, PLAIN)
+        hold.learn(unit, change)
+        if step > 0:
+            of_others = without.step(unit, change, PLAIN)
+            hold_without.learn(unit, change)
+    assert (prediction.gain == of_others.gain) is not counts
+    assert (hold.gain == hold_without.gain) is not counts
 
 
 def test_without_any_change_nothing_is_claimed() -> None:
