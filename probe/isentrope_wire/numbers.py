@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, ClassVar, TypeGuard, TypeVar, get_args, get_origin
 
@@ -36,6 +36,22 @@ LARGEST_USABLE = 1e100
 def is_usable(value: float) -> bool:
     """Whether a reported number can be calculated with; NaN can't."""
     return -LARGEST_USABLE <= value <= LARGEST_USABLE
+
+
+FIRST_UPDATES = 5
+"""While Adam's averages are as young as this, each weight moves by about the whole learning rate:
+what a coupled prediction learns from these updates is wrong for dozens of steps."""
+
+WILD_FIRST = 3.0
+"""How many times the largest of the four changes behind it the first change must be to teach
+nothing. Adam's first update moves every weight by the whole learning rate, whatever its gradient:
+with few tokens and a low rate that is mostly noise, and a gain learnt from it had the wrong sign
+for twenty steps."""
+
+
+def is_first_wild(changes: Sequence[float]) -> bool:
+    """Whether the first of these changes of the entropy, in nats, says nothing of the others."""
+    return 0 < WILD_FIRST * max(abs(change) for change in changes[1:]) < abs(changes[0])
 
 
 def shown(value: object) -> str:

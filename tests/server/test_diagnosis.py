@@ -10,7 +10,9 @@ from statistics import fmean
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
+from isentrope.cli import commands
 from isentrope.cli.diagnose import diagnosis_of
 from isentrope.client import calls
 from isentrope.client.client import Client
@@ -225,6 +227,12 @@ def test_a_preview_changes_nothing_and_an_anneal_begins_now(
         unchanged = client.ask(calls.preview(collapsed.run_id, Control()))
         assert unchanged.forecast == client.diagnosis(collapsed.run_id).forecast
         assert client.control(collapsed.run_id).version == 0
+        shown = CliRunner().invoke(
+            commands.control,
+            [collapsed.run_id, "--hold-target", "100% to 40% over 300 steps", "--dry-run"],
+            env={"ISENTROPE_URL": server.url, "ISENTROPE_TOKEN": server.owner_token},
+        )
+        assert "holding 101:100% 401:40%" in shown.output
         pushed = client.set_control(
             collapsed.run_id, hold={"anneal": ["100%", "40%"], "steps": 300}
         )

@@ -287,6 +287,22 @@ def test_a_held_entropy_is_counted_from_its_target(
     assert (some(answer.forecast).entropy == pytest.approx([target] * 50)) == is_held
 
 
+def test_forecast_of_a_hold_follows_its_curve() -> None:
+    control = Control.from_document({"hold": {"target_curve": [[1, 0.6], [101, 0.4]]}})
+    targets = {step: 0.6 - 0.002 * (step - 1) for step in range(1, 42)}
+    held = run(
+        lambda step: targets[int(step)],
+        41,
+        targets=targets,
+        is_acting=True,
+        active=version(control),
+    )
+    line, shown = some(diagnose(held).forecast), some(diagnose(held).entropy)
+    assert shown > 0.52
+    assert line.step == list(range(42, 92))
+    assert line.entropy[-1] == pytest.approx(0.6 - 0.002 * 90 + 0.02, abs=0.005)
+
+
 @pytest.mark.parametrize(("steps", "goes"), [(20, True), (120, False)])
 def test_a_hold_that_acts_is_forecast_to_come_to_its_target_unless_it_has_not_for_long(
     steps: int, goes: bool

@@ -648,7 +648,7 @@ def _suggested_control(client: Client, run: str) -> dict[str, Any]:
 
 def _preview_control(client: Client, run: str, changes: Mapping[str, Any], as_json: bool) -> None:
     """Print what a change would do."""
-    wanted = Control.from_document(_changed_document(client.control(run), changes))
+    wanted = client.control_from(run, _changed_document(client.control(run), changes))
     preview = client.preview(run, wanted)
     if as_json:
         click.echo(printing.format_json(asdict(preview)))

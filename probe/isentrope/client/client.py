@@ -264,6 +264,14 @@ class Client(Connection):
         """What a control would do if it were pushed now; changes nothing."""
         return self.ask(calls.preview(run_id, control))
 
+    def control_from(self, run_id: str, document: Mapping[str, object]) -> Control:
+        """The control that a document means if it is pushed now: an anneal that names no start
+        begins at the run's next step. ConfigurationError: no control can have these values."""
+        wanted = Control.from_document(document)
+        if begun_at(document, 0) == document:
+            return wanted
+        return Control.from_document(begun_at(document, (self.run(run_id).step or 0) + 1))
+
     def set_control(
         self,
         run_id: str,
@@ -320,10 +328,7 @@ class Client(Connection):
             "reason": reason,
             "guard": guard,
         }
-        wanted = Control.from_document(document)
-        if hold is not None and begun_at(document, 0) != document:
-            # An anneal that names no start begins where the run is.
-            wanted = Control.from_document(begun_at(document, (self.run(run_id).step or 0) + 1))
+        wanted = self.control_from(run_id, document)
         if if_version is None:
             if_version = self.control(run_id).version
         item = self.ask(

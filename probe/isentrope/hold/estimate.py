@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from isentrope.statistics.calibration import FIRST_UPDATES, is_first_wild
 from isentrope_wire.hold_decision import EntropyEstimate
+from isentrope_wire.numbers import FIRST_UPDATES, is_first_wild
 
 HALF_LIFE = 50.0
 """Steps after which an observation counts half."""

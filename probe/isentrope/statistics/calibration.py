@@ -41,6 +41,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from isentrope_wire.errors import InputError
+from isentrope_wire.numbers import FIRST_UPDATES, is_first_wild
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -156,17 +157,6 @@ TRUST_HALF_LIFE = 50.0
 
 WARM_UP = 3
 """Observations before the first calibrated prediction: with fewer, the gain is one step's noise."""
-
-FIRST_UPDATES = 5
-"""Updates that the coupled prediction learns nothing from. While Adam's averages are young, each
-weight moves by about the whole learning rate: what is learnt from that is wrong for dozens of
-steps."""
-
-WILD_FIRST = 3.0
-"""How many times the largest of the four changes behind it the first change must be to teach
-nothing. Adam's first update moves every weight by the whole learning rate, whatever its gradient:
-with few tokens and a low rate that is mostly noise, and a gain learnt from it had the wrong sign
-for twenty steps."""
 
 LEVEL_PRIOR = 5.0
 """Steps that the level of coupled predictions is taken to be right for, before it is measured."""
@@ -454,6 +444,7 @@ class Calibration:
                 beside = math.nan
             else:
                 beside = came - predicted
+            # A level learnt from the first updates would be wrong for dozens of steps.
             is_typical = self._observations >= FIRST_UPDATES
             self._observe(regressor, observed_change, predicted, half_width, beside, noise)
             if product is not None:
@@ -642,11 +633,6 @@ class Calibration:
             (self._mean_observed + deviation) ** 2 - self._mean_square
         ) / self._weight
         self._mean_observed += deviation / self._weight
-
-
-def is_first_wild(changes: Sequence[float]) -> bool:
-    """Whether the first of these changes, in nats, says nothing of the others."""
-    return 0 < WILD_FIRST * max(abs(change) for change in changes[1:]) < abs(changes[0])
 
 
 def _clamp_share(largest: float, error: float) -> float:

@@ -48,11 +48,23 @@ def forecast_unchanged(state: RunState) -> tuple[EntropyForecast | None, Estimat
     if forecast is None or target is None:
         return forecast, course.mean_pace(PROMISED_STEPS)
     if state.measured.is_acting and not state.is_stuck:
-        way = _approach(course.entropy, [target] * tuning.AHEAD)
-        forecast = _moved(forecast, way, course.largest)
+        control = Control()
+        if state.measured.active is not None:
+            control = state.measured.active.control
+        targets = _targets_ahead(control, forecast.step, target, state.early)
+        forecast = _moved(forecast, _approach(course.entropy, targets), course.largest)
     else:
         forecast = _stay_at_target(forecast, target, course.largest, is_there=state.is_near_target)
     return forecast, _pace_of(forecast, course.entropy)
+
+
+def _targets_ahead(
+    control: Control, steps: Sequence[int], target: float, early: float | None
+) -> list[float]:
+    """What a hold aims at in these steps, in nats: along its curve, or `target` in all of them."""
+    if control.held is None or control.held.target_curve is None:
+        return [target] * len(steps)
+    return [control.held.target_at(step, early) or target for step in steps]
 
 
 def _pace_of(forecast: EntropyForecast, entropy: float) -> Estimate:
@@ -108,10 +120,7 @@ def preview_hold(
     target = action.target
     goes_there = action.status in (HoldStatus.HOLDING, HoldStatus.SLEWING)
     if target is not None and (goes_there or (is_moved and has_curve)):
-        targets = [target] * tuning.AHEAD
-        if control.held is not None and has_curve:
-            curve = [control.held.target_at(step, state.early) for step in forecast.step]
-            targets = [level or target for level in curve]
+        targets = _targets_ahead(control, forecast.step, target, state.early)
         forecast = _moved(forecast, _approach(course.entropy, targets), course.largest)
     elif target is not None and action.status != HoldStatus.FALLBACK:
         forecast = _stay_at_target(forecast, target, course.largest, is_there=False)
