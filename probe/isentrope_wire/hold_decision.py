@@ -93,9 +93,8 @@ class Calibrated:
 
 def distrust(calibrated: Calibrated, gain: float | None, *, acting: bool) -> str:
     """Why the prediction is not good enough to act on, in one sentence; empty where it is. The gain
-    is in nats per
-    unit, None: not known. Where it was acted on in the step before, only clear evidence ends
-        that."""
+    is in nats per unit, None: not known. Where it was acted on in the step before, only clear
+    evidence ends that."""
     agreement, r2 = calibrated.sign_agreement, calibrated.r2
     if gain is None:
         return (

@@ -28,9 +28,8 @@ from isentrope_wire.numbers import (
 )
 
 PRICE = " More reward is not shown."
-"""Of a control that keeps an entropy up: recorded runs (`beyond-controllers`, `beyond-pay`) ended
-with no more reward under it than left to itself. For more Pass@K there are two seeds of one task:
-too few."""
+"""Of a control that keeps an entropy up: recorded runs (`beyond-pay`, five seeds of one task) ended
+with no more reward under it than left to itself, though with more Pass@8."""
 
 _NOT_YET = (
     "No control is suggested while the reward rises, for it would slow that. Look again when it is"

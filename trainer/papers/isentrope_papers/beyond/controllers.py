@@ -44,12 +44,6 @@ BASELINE = "left to itself"
 HELD, BONUS_HELD, PEERS = "hold", "hold by a bonus", ("adaptive bonus", "Entrocraft", "STARE")
 
 
-def _steps(plan: Plan) -> int:
-    if plan.quick:
-        return 30
-    return 100
-
-
 def targets_of(label: str, steps: int) -> NDArray[np.float64]:
     """The target of each step, in nats, of an arm or a column."""
     shares = np.linspace(1.0, 0.5, steps + 1)[1:]
@@ -72,9 +66,17 @@ class Controllers(Figure):
         "this figure's first seed."
     )
     partial = True
+    updates = 1
+    """Of a batch."""
+
+    def _steps(self, plan: Plan) -> int:
+        steps = 100
+        if plan.quick:
+            steps = 30
+        return steps - steps % self.updates
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
-        steps = _steps(plan)
+        steps = self._steps(plan)
         size = 12
         evaluation = EvaluationConfig(every=steps // 2 - 1, problems=64, samples=16, k=8)
         if plan.quick:
@@ -86,7 +88,8 @@ class Controllers(Figure):
                 control,
                 first_seed=FIRST_SEED,
                 steps=steps,
-                prompts=size,
+                prompts=size * self.updates,
+                updates_per_batch=self.updates,
                 group_size=size,
                 learning_rate=1.2e-4,
                 evaluation=evaluation,
@@ -132,7 +135,7 @@ class Controllers(Figure):
                 course(
                     axes[3 + column], found[label], REWARD_MEAN, label=short, index=index, smooth=15
                 )
-            target = targets_of(name, _steps(results.plan))
+            target = targets_of(name, self._steps(results.plan))
             axes[column].plot(np.arange(1, len(target) + 1), target, color="black", linewidth=0.8)
             axes[column].set(
                 xlabel="step", ylabel="entropy, nats", title=f"({'abc'[column]}) {name}"
@@ -202,6 +205,14 @@ class Controllers(Figure):
                 )
             )
         return checks
+
+
+class ControllersOfManyUpdates(Controllers):
+    name = "beyond-controllers-updates"
+    number = "Controllers, eight updates"
+    title = "the controllers where each batch is learnt from in eight updates"
+    chosen_late = ""
+    updates = 8
 
 
 def mean_deviation(label: str) -> Callable[[Run], float]:
