@@ -359,6 +359,12 @@ def test_an_applied_control_gets_its_verdict(
     assert verdict.promised == clipped.predicted.pace.value
     assert verdict.clip_fraction.realised == pytest.approx(0.15)
     assert diagnosis.verdict == verdict
+    shown = CliRunner().invoke(
+        commands.control,
+        [cured.run_id],
+        env={"ISENTROPE_URL": server.url, "ISENTROPE_TOKEN": server.owner_token},
+    )
+    assert f"verdict: {verdict.message}" in shown.output
     assert control.active is not None
     assert control.active.verdict == verdict
     asyncio.run(renew_digests(server.backend, rest=0))

@@ -168,6 +168,18 @@ def test_trust_says_what_the_prediction_is_for(
     assert prediction_trust(predicted, few, of_unseen=True) is None
 
 
+@pytest.mark.parametrize(("late", "words"), [(0.0, "do not act on it."), (0.008, "single steps.")])
+def test_trust_ends_where_the_newest_predictions_miss(late: float, words: str) -> None:
+    """A large first fall that was predicted says nothing of a steady one that is not."""
+    noise = random.Random(1)
+    came = {step: -0.1 * 0.9**step - 0.008 + noise.gauss(0, 0.002) for step in range(1, 151)}
+    predicted = {step: -0.1 * 0.9**step - late for step in came}
+    trust = some(prediction_trust(predicted, came, of_unseen=True))
+    assert trust.explained > 0.5
+    assert trust.message.endswith(words)
+    assert (trust.span is None) == (late == 0)
+
+
 def test_a_collapse_in_numbers() -> None:
     answer = diagnose(run(collapse, 41))
     early, entropy = collapse(2), collapse(39)

@@ -703,6 +703,8 @@ def _show_control(run: str, as_json: bool, url: str | None) -> None:
     active = newest.active
     if active is not None and active.version != newest.version:
         click.echo(printable(f"active: {printing.control_line(active)}"))
+    if active is not None and active.verdict is not None:
+        click.echo(printable(f"verdict: {active.verdict.message}"))
     if dead:
         click.echo(printable(f"no effect: {dead}"))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 
-from isentrope_wire.numbers import Answer, Number
+from isentrope_wire.numbers import Answer, Number, decimals_of, fixed
 
 LEAST_COMPARED = 30
 """Compared steps before anything is said."""
@@ -20,6 +21,8 @@ _LEAST_CHANGES = 1.2
 _GOOD_ERROR, _GOOD_DIRECTION = 0.5, 0.8
 """Sums are believed where their error is at most this share of that of "nothing changes", and their
 direction is right in at least this share."""
+_SIGNIFICANT = 3.0
+"""Standard errors."""
 _EXPLAINED = {0.85: "nearly all", 0.65: "most", 0.42: "half", 0.25: "a third", 0.1: "little"}
 """Least share that is explained, in words."""
 
@@ -35,7 +38,8 @@ class PredictionTrust(Answer):
     explained: Number
     """1 - squared errors over squared deviations of the changes from their mean."""
     span: int | None
-    """Steps over which sums of the prediction can be believed; null: not even of twenty."""
+    """Steps over which sums of the prediction can be believed; null: not even of twenty, or not
+    lately."""
     on_trained_tokens: bool
     """Whether it was compared with the step's own tokens, which the update was fitted to."""
     message: str
@@ -65,17 +69,31 @@ def prediction_trust(
     explained = 1 - errors / (spread - of_noise)
     agreement = _agreement(pairs)
     variance = of_noise / len(steps)
-    span = next(
-        (span for span in SPANS if _is_good(_sums(steps, pairs, span), span * variance)), None
-    )
+    missed = _missed_of_newest(pairs[-LEAST_COMPARED:])
+    span = None
+    if missed is None:
+        span = next(
+            (span for span in SPANS if _is_good(_sums(steps, pairs, span), span * variance)), None
+        )
     return PredictionTrust(
         steps=len(steps),
         sign_agreement=agreement,
         explained=explained,
         span=span,
         on_trained_tokens=not of_unseen,
-        message=_told(agreement, explained, span, of_unseen),
+        message=_told(agreement, explained, span, missed, of_unseen),
     )
+
+
+def _missed_of_newest(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """What the newest predictions miss on average, in nats a step, where that is no chance and more
+    than half of what came. Early changes can be so large that the errors of all steps hide it."""
+    errors = [change - guess for guess, change in pairs]
+    missed, came = fmean(errors), fmean(change for _, change in pairs)
+    is_chance = abs(missed) <= _SIGNIFICANT * stdev(errors) / math.sqrt(len(errors))
+    if is_chance or abs(missed) <= _GOOD_ERROR * abs(came):
+        return None
+    return missed
 
 
 def _agreement(pairs: Sequence[tuple[float, float]]) -> float:
@@ -107,13 +125,18 @@ def _is_good(sums: Sequence[tuple[float, float]], variance: float) -> bool:
     return error <= _GOOD_ERROR * unchanged and _agreement(sums) >= _GOOD_DIRECTION
 
 
-def _told(agreement: float, explained: float, span: int | None, of_unseen: bool) -> str:
+def _told(
+    agreement: float, explained: float, span: int | None, missed: float | None, of_unseen: bool
+) -> str:
     how_much = next((word for least, word in _EXPLAINED.items() if explained >= least), "nothing")
     right = round(10 * agreement)
     if agreement < 1:
         right = min(right, 9)
     believe = f"believe it for sums over {span} steps"
-    if span is None:
+    if missed is not None:
+        size = fixed(missed, decimals_of(missed, 2))
+        believe = f"the newest {LEAST_COMPARED} miss {size} nats a step: do not act on it"
+    elif span is None:
         believe = "do not act on it alone"
     elif span == 1:
         believe = "believe it for single steps"
