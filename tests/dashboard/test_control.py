@@ -25,7 +25,7 @@ from isentrope_dashboard.formatting import change, changes, number, percent
 from isentrope_dashboard.pages import control, overview
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import Alert, Me, Status, TokenScope
-from isentrope_wire.control import Control
+from isentrope_wire.control import Control, Scope
 from isentrope_wire.control_answers import (
     Compared,
     ForecastScore,
@@ -67,8 +67,15 @@ def test_fields_mean_the_control_they_were_filled_from(name: str) -> None:
 def test_a_chosen_method_can_be_pushed_as_it_is(name: str) -> None:
     before = fields_of(Control(method="clip_cov", parameters={"ratio": 0.5}))
     wanted = control_of(chosen(name, replace(before, method=name)))
-    thresholds = (1.0, 1.0) if METHODS[name].thresholds else (None, None)
-    assert (wanted.mu_low, wanted.mu_high, wanted.parameters) == (*thresholds, {})
+    first = Control()
+    if METHODS[name].thresholds:
+        first = Control(method=name, mu_low=2.0, mu_high=2.0, scope=Scope.DECREASING)
+    assert (wanted.mu_low, wanted.mu_high, wanted.scope) == (
+        first.mu_low,
+        first.mu_high,
+        first.scope,
+    )
+    assert wanted.parameters == {}
 
 
 def test_thresholds_are_kept_between_methods_that_have_them() -> None:

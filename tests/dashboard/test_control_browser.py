@@ -38,17 +38,17 @@ def test_a_caught_handle_chooses_pushes_and_applies(site: Site, open_page: OpenP
     # Nothing is chosen: the preview is of what the page offers, and there is nothing to push.
     handle, reason = page.locator(".handle.high .pill"), page.locator("#control-reason")
     expect(page.locator("#control-offer")).to_contain_text("Not active: what Clip_V would do")
-    expect(handle).to_have_text("‹ µ₊ 1.0 ›")
+    expect(handle).to_have_text("‹ µ₊ 2.0 ›")
     expect(reason).to_be_hidden()
     before, grip = page.locator("#control-clipped").inner_text(), handle.bounding_box()
     assert grip is not None
     page.mouse.move(grip["x"] + 8, grip["y"] + 6)
     page.mouse.down()
-    page.mouse.move(grip["x"] + 50, grip["y"] + 20, steps=4)
+    page.mouse.move(grip["x"] - 50, grip["y"] + 20, steps=4)
     # The server is asked while it is dragged.
     expect(method).to_have_value("Clip_V")
     expect(page.locator("#control-clipped")).not_to_have_text(before)
-    expect(page.locator("#control-mu-low")).to_have_value("1")
+    expect(page.locator("#control-mu-low")).to_have_value("2")
     page.wait_for_function(f"() => {WITH}")
     # Beside the entropy: the change and the clipped share at the thresholds of the form, in place
     # of the suggested ones.
@@ -65,7 +65,7 @@ def test_a_caught_handle_chooses_pushes_and_applies(site: Site, open_page: OpenP
     expect(page.locator("#control-status")).to_contain_text("Not pushed")
     expect(page.locator("#control-offer")).to_be_hidden()
     upper = float(page.locator("#control-mu-high").input_value())
-    assert 1.2 < upper < 2.0
+    assert 0.5 < upper < 1.8
 
     reason.fill("entropy halves")
     page.locator("#control-push").click()
@@ -85,7 +85,7 @@ def test_a_caught_handle_chooses_pushes_and_applies(site: Site, open_page: OpenP
     pushed = site.client.control(run)
     assert (pushed.method, pushed.mu_low, pushed.mu_high, pushed.reason) == (
         "clip_v",
-        1.0,
+        2.0,
         upper,
         "entropy halves",
     )

@@ -17,7 +17,7 @@ from tests.dashboard.conftest import OpenPage, Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
-TRIED = Control(method="clip_v", mu_low=2.0, mu_high=2.0)
+TRIED = Control(method="clip_v", mu_low=2.5, mu_high=2.5, scope="decreasing")
 PAUSES = [0.2] * 15 + [1.0] * 30
 """Seconds between two steps; the run ends when the page has shown ENOUGH of them."""
 ENOUGH = 6
@@ -95,8 +95,8 @@ def test_page_and_rest_agree_through_a_run(site: Site, open_page: OpenPage) -> N
     for side in ("low", "high"):
         expect(page.locator(f"#control-mu-{side}")).not_to_have_value("")
     for side in ("low", "high"):
-        page.locator(f"#control-mu-{side}").fill("2")
-        expect(page.locator(f"#control-mu-{side}")).to_have_value("2")
+        page.locator(f"#control-mu-{side}").fill("2.5")
+        expect(page.locator(f"#control-mu-{side}")).to_have_value("2.5")
     expect(page.locator("#control-form")).not_to_have_attribute("data-older", "")
     page.wait_for_function(f"() => Object.keys(({READ})().share).length === 1")
     answers: dict[int, Outlook] = {}

@@ -53,7 +53,7 @@ def test_a_run_that_is_over_states_how_it_ended(
         return
     assert WHAT_IF in closed
     fields = control.first_control(site.client.run(run_id), may_push=False)
-    assert (fields.method, fields.mu_low, fields.mu_high) == ("clip_v", 1.0, 1.0)
+    assert (fields.method, fields.mu_low, fields.mu_high) == ("clip_v", 2.0, 2.0)
 
 
 def test_the_line_of_a_silent_run_says_what_its_badge_says(site: Site) -> None:

@@ -26,7 +26,7 @@ from isentrope_dashboard.formatting import count
 from isentrope_dashboard.formatting import parameter as written
 from isentrope_wire.answers import Alert, Me, RunDetail, Status, TokenScope
 from isentrope_wire.control import GUARDS, Control, HoldLever, HoldSide, Scope, begun_at
-from isentrope_wire.diagnosis.outlook import FIRST_MU
+from isentrope_wire.diagnosis.outlook import FIRST_CONTROL
 from isentrope_wire.methods import METHODS, Method, Parameter, Value, method_named
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 
@@ -201,8 +201,13 @@ def chosen(method: str, before: Fields) -> Fields:
         low, high = (before.mu_low, before.mu_high)
     else:
         low, high = ("", "")
+    scope = before.scope
     if row.thresholds and low in ("", None) and high in ("", None):
-        low = high = FIRST_MU
+        low = high = FIRST_CONTROL.mu_low
+        if scope == Scope.ALL:
+            scope = str(FIRST_CONTROL.scope)
+    if row.positive_only and scope == Scope.NEGATIVE:
+        scope = str(Scope.ALL)
     held = {
         name: value
         for name, value in before.parameters.items()
@@ -213,9 +218,7 @@ def chosen(method: str, before: Fields) -> Fields:
         method=method,
         mu_low=low,
         mu_high=high,
-        scope=(
-            str(Scope.ALL) if row.positive_only and before.scope == Scope.NEGATIVE else before.scope
-        ),
+        scope=scope,
         hold=before.hold and can_hold(row),
         parameters={
             name: held.get(name, written(one.default)) for name, one in parameters_of(row).items()

@@ -67,7 +67,7 @@ from isentrope_wire.control_answers import (
 from isentrope_wire.control_answers import State as ControlState
 from isentrope_wire.diagnosis.effect import PROMISED_STEPS
 from isentrope_wire.diagnosis.health import Preview
-from isentrope_wire.diagnosis.outlook import FIRST_MU, Outlook, offered_control
+from isentrope_wire.diagnosis.outlook import FIRST_CONTROL, Outlook, offered_control
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import SUGGESTED, Method, method_named
 
@@ -115,7 +115,7 @@ def first_control(run: RunDetail, *, may_push: bool) -> Control:
     control = reference(run.control).control
     if may_push or control.method.thresholds:
         return control
-    return Control(method=SUGGESTED, mu_low=FIRST_MU, mu_high=FIRST_MU)
+    return FIRST_CONTROL
 
 
 def _read_current(run: RunDetail, *, may_push: bool = True) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from isentrope_wire.control import Control
+from isentrope_wire.control import Control, Scope
 from isentrope_wire.control_answers import EntropyForecast, PredictedEffect
 from isentrope_wire.diagnosis.effect import predicted_effect
 from isentrope_wire.diagnosis.health import Diagnosis, Measured, Preview, diagnose, preview
@@ -22,8 +22,8 @@ class Outlook(Answer):
     """What the diagnosis' suggestion would do; null where it makes none."""
     preview: Preview | None
     """What the control that was asked about would do. Without one: null, or with curves what the
-    suggested thresholds would do, or else those of Clip_V at 1. Of the active control the forecast
-    is the diagnosis'."""
+    suggested thresholds would do, or else those of `FIRST_CONTROL`. Of the active control the
+    forecast is the diagnosis'."""
 
 
 def outlook(measured: Measured, control: Control | None, *, curves: bool = False) -> Outlook:
@@ -43,8 +43,9 @@ def outlook(measured: Measured, control: Control | None, *, curves: bool = False
     return Outlook(diagnosis=diagnosis, suggested=suggested, preview=asked)
 
 
-FIRST_MU = 1.0
-"""Threshold of both sides where nothing says which."""
+FIRST_CONTROL = Control(method=SUGGESTED, mu_low=2.0, mu_high=2.0, scope=Scope.DECREASING)
+"""What is shown where none was chosen. A threshold of 1 on all tokens clips a fifth of them,
+half of which lower no entropy."""
 
 
 def offered_control(diagnosis: Diagnosis) -> Control:
@@ -53,7 +54,7 @@ def offered_control(diagnosis: Diagnosis) -> Control:
         suggested = Control.from_document(diagnosis.suggestion.control)
         if suggested.method.thresholds and suggested.hold is None:
             return suggested
-    return Control(method=SUGGESTED, mu_low=FIRST_MU, mu_high=FIRST_MU)
+    return FIRST_CONTROL
 
 
 _DIGITS = 5
