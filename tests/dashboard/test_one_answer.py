@@ -137,7 +137,8 @@ def test_an_older_answer_is_grey(site: Site, open_page: OpenPage) -> None:
     form, numbers = page.locator("#control-form"), page.locator("#control-numbers")
     page.get_by_label("Method", exact=True).first.click()
     page.get_by_role("option", name="Clip_V", exact=True).click()
-    expect(page.locator(".handle.low .pill")).to_be_visible()
+    # What the page offered before is gone with the first answer to the form.
+    expect(page.locator("#control-offer")).to_be_hidden()
     expect(form).not_to_have_attribute("data-older", "")
     expect(numbers).to_have_css("opacity", "1")
     before = numbers.inner_text()
