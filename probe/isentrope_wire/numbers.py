@@ -1,5 +1,5 @@
-"""Dataclasses as JSON and back, which has no NaN; numbers in sentences, and text of others in one
-line.
+"""Dataclasses as JSON and back, which has no NaN; which numbers can be learnt from; numbers in
+sentences, and text of others in one line.
 
 In JSON numbers that are not finite are the texts "NaN", "Infinity" and "-Infinity". A value that
 was not measured is absent or null.

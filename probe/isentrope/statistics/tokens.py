@@ -499,7 +499,7 @@ class StepTokens:
 
     @cached_property
     def gate_bonus_effects(self) -> Float64[Tensor, " tokens"] | None:
-        """The same of an exact bonus at the gate."""
+        """`bonus_effects` of an exact bonus at the gate, nats per unit gain; None without one."""
         return self._count_bonus_effects(self.entropy_gradient_added)
 
     @cached_property

@@ -67,7 +67,7 @@ class Controllers(Figure):
     )
     partial = True
     updates = 1
-    """Of a batch."""
+    """Updates that a batch is learnt from."""
 
     def _steps(self, plan: Plan) -> int:
         steps = 100
@@ -221,7 +221,7 @@ def mean_deviation(label: str) -> Callable[[Run], float]:
 
 
 def deviation_of_means(label: str) -> Callable[[Run], float]:
-    """The same of the means of TOGETHER steps, counted from the end."""
+    """The mean deviation of the means of TOGETHER steps, counted from the end."""
 
     def deviation(run: Run) -> float:
         off = deviations(run, label)
