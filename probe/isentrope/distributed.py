@@ -89,7 +89,7 @@ class Gathered:
         vector = host = stack_each_and_all(self._rows)
         if vector.device.type == "cuda":
             # The training thread must not wait: pinned, and read once the event has come.
-            host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
+            host = torch.empty(vector.shape, dtype=vector.dtype, device="cpu", pin_memory=True)
             host.copy_(vector, non_blocking=True)
             self._copied = torch.cuda.Event()
             self._copied.record(torch.cuda.current_stream(vector.device))
@@ -180,7 +180,7 @@ class ManyRanks(Ranks):
         return objects  # type: ignore[return-value]
 
     def broadcast(self, message: bytes, size: int) -> Callable[[], bytes]:
-        buffer = torch.zeros(size, dtype=torch.uint8)
+        buffer = torch.zeros(size, dtype=torch.uint8, device="cpu")
         if self.rank == 0:
             buffer[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
         work = dist.broadcast(

@@ -74,7 +74,7 @@ class _HostCopy:
         for kind, flat in parts.items():
             vector = host = torch.cat(flat)
             if vector.is_cuda:
-                host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
+                host = torch.empty(vector.shape, dtype=vector.dtype, device="cpu", pin_memory=True)
                 host.copy_(vector, non_blocking=True)
             self._vectors[kind] = host
         self._copied: list[torch.cuda.Event] = []

@@ -209,3 +209,22 @@ def test_help_imports_nothing_heavy() -> None:
     )
     assert ran.stderr == ""
     assert ran.stdout.count("--help") > len(commands)
+
+
+MAKES_TENSORS = re.compile(
+    r"torch\.(arange|as_tensor|empty|eye|full|linspace|ones|rand|randint|randn|randperm"
+    r"|scalar_tensor|tensor|zeros)"
+)
+
+
+def test_the_probe_names_the_device_of_tensors() -> None:
+    # Else they lie on the loop's default device, whose addresses a kernel of the CPU can't read.
+    nameless = [
+        f"{relative(path)}:{node.lineno}"
+        for path in SOURCES
+        if relative(path).startswith("probe/isentrope/")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and MAKES_TENSORS.fullmatch(ast.unparse(node.func))
+        if "device" not in {keyword.arg for keyword in node.keywords}
+    ]
+    assert nameless == []

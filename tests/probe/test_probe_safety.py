@@ -23,7 +23,15 @@ from isentrope.lifecycle import announce
 from isentrope.statistics import tokens
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.reports import OutcomeState, RunFinished, StepReport, error_in_a_line
-from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, pushed, reports, run_steps
+from tests.probe.tiny_loop import (
+    CLIP,
+    TinyLoop,
+    comparable,
+    probe_and_transport,
+    pushed,
+    reports,
+    run_steps,
+)
 
 
 def test_a_loop_that_never_calls_step_does_not_fill_the_memory(
@@ -425,6 +433,18 @@ def test_the_latest_report_is_printed_in_a_line() -> None:
     assert "reward/mean=0.25" in printed
     assert f"{len(report.histograms)} histograms" in printed
     assert len(printed) < 400
+
+
+def test_the_loops_default_device_changes_no_report() -> None:
+    def reported(device: str) -> list[Any]:
+        loop, (probe, transport) = TinyLoop(), probe_and_transport(control=CLIP)
+        run_steps(loop, probe, 1)  # the optimiser makes its state
+        with torch.device(device):
+            run_steps(loop, probe, 3, first=1)
+        return [comparable(report) for report in reports(transport)]
+
+    # A tensor made there has no memory that could be read.
+    assert reported("meta") == reported("cpu")
 
 
 def test_a_forked_child_does_not_report_in_its_parent_s_name() -> None:

@@ -298,8 +298,9 @@ def random_ids(model: Any) -> Tensor:
     config, text = model.config, model.config.get_text_config()
     special = {*_special_ids(config), *_special_ids(text)}
     usual = [token for token in range(min(text.vocab_size, 1000)) if token not in special]
-    drawn = torch.randint(0, len(usual), (2, 9), generator=torch.Generator().manual_seed(0))
-    return torch.tensor(usual)[drawn]
+    generator = torch.Generator("cpu").manual_seed(0)
+    drawn = torch.randint(0, len(usual), (2, 9), generator=generator, device="cpu")
+    return torch.tensor(usual, device="cpu")[drawn]
 
 
 def _special_ids(config: Any) -> Iterator[int]:

@@ -90,7 +90,7 @@ def row_moments(
     squared: bool = False,
 ) -> Moments:
     kernels, ids = _loaded(), _dense_ids(token_ids)
-    moments = torch.empty(7 if squared else 6, ids.numel(), dtype=torch.float64)
+    moments = torch.empty(7 if squared else 6, ids.numel(), dtype=torch.float64, device="cpu")
     described = _described(logits, ids, temperature, start)
     if squared:
         pass_over = kernels.library.isentrope_row_moments_squared
@@ -104,7 +104,7 @@ def logit_gradient(
     logits: Tensor, upstream: Upstream, temperature: Temperature, start: int = 0
 ) -> Tensor:
     kernels, ids = _loaded(), _dense_ids(upstream.token_ids)
-    of_rows = torch.zeros(ids.numel(), 4, dtype=torch.float64)
+    of_rows = torch.zeros(ids.numel(), 4, dtype=torch.float64, device="cpu")
     columns = (
         upstream.log_normalizer,
         upstream.logprob_gradient,
@@ -114,7 +114,7 @@ def logit_gradient(
     for column, values in enumerate(columns):
         if values is not None:
             of_rows[:, column] = values.detach().reshape(-1)
-    gradient = torch.empty(logits.shape, dtype=logits.dtype)
+    gradient = torch.empty(logits.shape, dtype=logits.dtype, device="cpu")
     described = _described(logits, ids, temperature, start)
     kernels.library.isentrope_logit_gradient(
         described, of_rows.data_ptr(), gradient.data_ptr(), kernels.team, kernels.threads()

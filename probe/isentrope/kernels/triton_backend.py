@@ -306,7 +306,7 @@ def _number(temperature: Temperature) -> tuple[bool, float]:
 @functools.lru_cache(maxsize=16)
 def _two_halves(value: float) -> tuple[float, float]:
     """A float64 as two float32 numbers that add up to it."""
-    upper = torch.tensor(value, dtype=torch.float32).item()
+    upper = torch.tensor(value, dtype=torch.float32, device="cpu").item()
     return upper, value - upper
 
 

@@ -281,7 +281,7 @@ def _read_cutoff(value: float | str | list[float | str]) -> Tensor:
 
 
 def _scalar(number: float | str) -> Tensor:
-    return torch.tensor(float(number), dtype=torch.float64)
+    return torch.tensor(float(number), dtype=torch.float64, device="cpu")
 
 
 def _ranks_tokens(control: Control) -> bool:

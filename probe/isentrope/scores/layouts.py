@@ -48,7 +48,7 @@ class Packing:
     def read(cls, cu_seqlens: Tensor | Sequence[int], tokens: Shaped[Tensor, " tokens"]) -> Packing:
         """`cu_seqlens` says where each sequence begins, and the last one ends: [0, ..., N]. Best on
         the CPU, or a list: reading it from an accelerator waits for the device."""
-        bounds = torch.as_tensor(cu_seqlens).detach().cpu().long()
+        bounds = torch.as_tensor(cu_seqlens, device="cpu").detach().long()
         count = tokens.numel()
         if tokens.dim() != 1:
             raise InputError(
@@ -67,7 +67,8 @@ class Packing:
                 f"than there are sequences; got {bounds.tolist()!r:.200}."
             )
         lengths = bounds.diff()
-        rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths, output_size=count)
+        numbers = torch.arange(len(lengths), device="cpu")
+        rows = torch.repeat_interleave(numbers, lengths, output_size=count)
         return cls(
             count,
             *(one.to(tokens.device, non_blocking=True) for one in (rows, bounds[:-1], lengths)),

@@ -104,7 +104,7 @@ def device_constant(numbers: Sequence[float], device: torch.device) -> Float64[T
 
     Call it once for a constant and keep the result.
     """
-    numbers_here = torch.tensor(numbers, dtype=torch.float64)
+    numbers_here = torch.tensor(numbers, dtype=torch.float64, device="cpu")
     if device.type == "cuda":
         return numbers_here.pin_memory().to(device, non_blocking=True)
     return numbers_here.to(device)
@@ -178,7 +178,9 @@ class ThresholdStatistics:
     def read_plain(cls, numbers: Sequence[float | str]) -> ThresholdStatistics:
         """The statistics that `write_plain` wrote, on the CPU: scalars from there join with tensors
         of any device."""
-        return cls(*(torch.tensor(float(number), dtype=torch.float64) for number in numbers))
+        return cls(
+            *(torch.tensor(float(one), dtype=torch.float64, device="cpu") for one in numbers)
+        )
 
     def to(self, like: Tensor) -> ThresholdStatistics:
         """Move them to the device and type of a tensor."""
