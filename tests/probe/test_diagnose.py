@@ -182,6 +182,17 @@ def test_a_missing_file_and_an_empty_folder_are_usage_errors(tmp_path: Path) -> 
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
 
 
+def test_a_folder_is_looked_through_three_deep(tmp_path: Path) -> None:
+    """Somebody may name a home, or /tmp: what lies deeper belongs to some other run."""
+    deep = tmp_path / "a/b/c/d"
+    deep.mkdir(parents=True)
+    write_tensorboard(deep, log_of(is_cut=True))
+    result = diagnose(tmp_path)
+    assert result.exit_code == 2
+    assert "nor TensorBoard's events.out.tfevents.*, up to 3 folders below" in result.stderr
+    assert diagnose(tmp_path / "a/b").exit_code == 0
+
+
 def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path, log_of(is_cut=False))
     file.write_text(file.read_text() + '{"step": 121, "rew')

@@ -4,7 +4,9 @@ other), CSV, a TensorBoard folder."""
 from __future__ import annotations
 
 import csv
+import fnmatch
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,9 @@ _WRAPPERS = ("data", "metrics", "scalars")
 """What some loggers keep a step's numbers in."""
 _FORMATS = "trainer_state.json, JSON Lines, CSV or a TensorBoard folder"
 _MOST_BYTES = 1 << 30
+_EVENTS, _DEPTH, _MOST_FOLDERS = "events.out.tfevents.*", 3, 2_000
+"""TensorBoard's files, how many folders below a given one they are looked for, and in how many in
+all: somebody may name a home or /tmp."""
 
 Steps = list[tuple[int, dict[str, float]]]
 """Step numbers, rising, each with what was logged of it."""
@@ -142,10 +147,11 @@ def _rows_of_csv(path: Path, text: str) -> list[Mapping[str, Any]]:
 
 
 def _rows_of_tensorboard(path: Path) -> list[Mapping[str, Any]]:
-    files = sorted(path.rglob("events.out.tfevents.*"))
-    if not files:
+    folders = _event_folders(path)
+    if not folders:
         raise ConfigurationError(
-            f"{path} has neither trainer_state.json nor TensorBoard's event files."
+            f"{path} has neither trainer_state.json nor TensorBoard's {_EVENTS}, up to {_DEPTH}"
+            f" folders below it and in {_MOST_FOLDERS:,} folders at most. Name the log of one run."
         )
     try:
         from tensorboard.backend.event_processing.event_accumulator import (  # noqa: PLC0415
@@ -156,9 +162,22 @@ def _rows_of_tensorboard(path: Path) -> list[Mapping[str, Any]]:
             "A TensorBoard folder is read with tensorboard: pip install tensorboard."
         ) from error
     rows: list[Mapping[str, Any]] = []
-    for folder in sorted({file.parent for file in files}):
+    for folder in folders:
         events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
         events.Reload()
         for tag in events.Tags()["scalars"]:
             rows += [{"step": event.step, tag: event.value} for event in events.Scalars(tag)]
     return rows
+
+
+def _event_folders(path: Path) -> list[Path]:
+    """The folders that hold TensorBoard's files, sorted."""
+    holding = []
+    for place, (folder, below, names) in enumerate(os.walk(path)):
+        if place >= _MOST_FOLDERS:
+            break
+        if len(Path(folder).relative_to(path).parts) >= _DEPTH:
+            below.clear()
+        if fnmatch.filter(names, _EVENTS):
+            holding.append(Path(folder))
+    return sorted(holding)
