@@ -317,10 +317,11 @@ def _settings(**given: object) -> Settings:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         problem = error.errors()[0]
-        what = problem["msg"].removeprefix("Value error, ")
-        raise ConfigurationError(
-            f"ISENTROPE_{str(problem['loc'][0]).upper()} can't be used: {what}."
-        ) from error
+        what, name = problem["msg"].removeprefix("Value error, "), str(problem["loc"][0])
+        typed = f"ISENTROPE_{name.upper()}"
+        if given.get(name) is not None:
+            typed = f"--{name.replace('_', '-')}"
+        raise ConfigurationError(f"{typed} can't be used: {what}.") from error
     except SettingsError as error:
         raise ConfigurationError(
             f"A list among the ISENTROPE_ variables must be a JSON array: {error}."

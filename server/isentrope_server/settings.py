@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -25,6 +25,20 @@ OWN_PATHS = frozenset(
     }
 )
 """What the server's own addresses begin with, besides those of Dash."""
+
+
+def _webhook_address(url: str) -> str:
+    """A plain address as Apprise reads it: POST of JSON, with the query that it has; other texts
+    as they are."""
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() not in ("http", "https"):
+        return url
+    place, _, query = rest.partition("?")
+    address = f"json{scheme[4:].lower()}://{place}"
+    if not query:
+        return address
+    pairs = [(f"-{name}", value) for name, value in parse_qsl(query, keep_blank_values=True)]
+    return f"{address}?{urlencode(pairs)}"
 
 
 class Settings(BaseSettings):
@@ -168,17 +182,22 @@ class Settings(BaseSettings):
             from apprise import Apprise  # noqa: PLC0415  (an extra, needed only here)
         except ImportError:
             raise ValueError(f"it needs the extra notify: {install_command('notify')}") from None
+        addresses = []
         for url in notify:
+            address = url
             if not Apprise().add(url):
+                address = _webhook_address(url)
+            if not Apprise().add(address):
                 # The message must not contain the rest, which may hold a password.
                 kind = "text"
                 if "://" in url:
                     kind = url.split("://")[0]
                 raise ValueError(
-                    "expected addresses as Apprise reads them, e.g. json://host/path, got"
-                    f" {kind[:40]!r}"
+                    "expected addresses as Apprise reads them, or of a webhook, e.g."
+                    f" https://host/path, got {kind[:40]!r}"
                 )
-        return notify
+            addresses.append(address)
+        return tuple(addresses)
 
     @field_validator("database_url")
     @classmethod

@@ -42,6 +42,7 @@ class Receiver(BaseHTTPRequestHandler):
         refused = kind.requests <= kind.refusals
         if not refused:
             kind.taken.append(json.loads(content))
+            assert self.path == "/hook?team=a"
         self.send_response(503 if refused else 200)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -55,7 +56,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Receiver]]:
     monkeypatch.setattr(alerting, "_SECONDS_BETWEEN_LOOKS", 0.02)
     kind = type("Receiver", (Receiver,), {"taken": [], "refusals": 0, "requests": 0})
     with ThreadingHTTPServer(("127.0.0.1", 0), kind) as http:
-        kind.url = f"json://127.0.0.1:{http.server_port}/hook"  # type: ignore[attr-defined]
+        kind.url = f"http://127.0.0.1:{http.server_port}/hook?team=a"  # type: ignore[attr-defined]
         thread = Thread(target=http.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield kind
@@ -238,13 +239,29 @@ def test_destinations_are_separated_by_commas_that_a_scheme_follows(
     assert Settings().notify == ()
 
 
-def test_an_address_that_apprise_does_not_read_is_refused_without_showing_it() -> None:
+def test_an_unreadable_address_is_refused_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValidationError, match="got 'nonsense'"):
         Settings(notify=("nonsense://user:secret@host",))
+    monkeypatch.setenv("ISENTROPE_NOTIFY", "nonsense://user:secret@host")
+    result = CliRunner().invoke(main, ["up"])
+    assert result.output.startswith("Error: ISENTROPE_NOTIFY can't be used"), result.output
     result = CliRunner().invoke(main, ["up", "--notify", "nonsense://user:secret@host"])
     assert result.exit_code == 2
-    assert "ISENTROPE_NOTIFY" in result.output
+    assert result.output.startswith("Error: --notify can't be used"), result.output
     assert "secret" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("https://user:word@host:81/a/b", "jsons://user:word@host:81/a/b"),
+        ("http://host/hook?key=a%20b&x=", "json://host/hook?-key=a+b&-x="),
+        ("https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ", None),
+    ],
+)
+def test_a_pasted_webhook_address_is_read(given: str, read: str | None) -> None:
+    """One that Apprise knows, such as Slack's, is left to it."""
+    assert Settings(notify=(given,)).notify == (read or given,)
 
 
 def test_without_apprise_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
