@@ -13,6 +13,7 @@ from isentrope_papers.beyond.real_model import (
     LanguageModel,
     MildLanguageModel,
     deviations,
+    held_level,
 )
 from isentrope_papers.figure import Results
 from isentrope_papers.report import judge
@@ -28,7 +29,8 @@ def test_a_hold_is_judged_beside_its_batches_scatter(monkeypatch: pytest.MonkeyP
     entropies[40::2], entropies[41::2] = 1.3 * 1.2, 0.9 * 1.2
     run = Run(Plan(seeds=(0,)).language_model(), Path())
     monkeypatch.setattr(run, "series", lambda name: entropies)
-    judged = deviations(run)
+    assert held_level(run) == pytest.approx(1.2)
+    judged = deviations(run, held_level(run))
     assert judged.deviation == pytest.approx(0.2)
     assert judged.deviation_of_ten == pytest.approx(0.1)
     assert judged.scatter == pytest.approx(0.2 / 1.1, rel=0.15)

@@ -222,16 +222,21 @@ class Deviation(NamedTuple):
     """Mean distances of a run's entropy after `SETTLED_AFTER`, as shares."""
 
     deviation: float
-    """Of single steps from 60 % of the early level."""
+    """Of single steps from the target."""
     deviation_of_ten: float
     """Of the means of ten steps from it."""
     scatter: float
     """Of single steps from the mean of their nine neighbours: what the batches alone make."""
 
 
-def deviations(run: Run) -> Deviation:
+def held_level(run: Run) -> float:
+    """60 % of the early level, in nats."""
+    return SHARE * float(np.nanmedian(run.series(metrics.ENTROPY_MEAN)[: metrics.EARLY_STEPS]))
+
+
+def deviations(run: Run, target: float) -> Deviation:
+    """Of the steps after `SETTLED_AFTER` from a target in nats."""
     entropies = run.series(metrics.ENTROPY_MEAN)
-    target = SHARE * float(np.nanmedian(entropies[: metrics.EARLY_STEPS]))
     settled = min(SETTLED_AFTER, len(entropies) // 2)
     own, near = entropies[settled:], smoothed(entropies, NEIGHBOURS)[settled:]
     tens = [own[first : first + 10] for first in range(0, max(1, len(own) - 9), 10)]
@@ -240,6 +245,16 @@ def deviations(run: Run) -> Deviation:
         float(np.mean([abs(np.nanmean(ten) / target - 1) for ten in tens])),
         float(np.nanmean(np.abs(own / near - 1))),
     )
+
+
+def entropy_and_reward(arms: Mapping[str, list[Run]]) -> Picture:
+    """Both courses of each arm, smoothed, side by side."""
+    picture, (left, right) = panels(1, 2, height=2.8)
+    courses(left, arms, metrics.ENTROPY_MEAN, "entropy, nats", smooth=NEIGHBOURS)
+    courses(right, arms, metrics.REWARD_MEAN, "reward", smooth=NEIGHBOURS)
+    left.set(ylim=(0, None))
+    left.legend(loc="best")
+    return picture
 
 
 class MildLanguageModel(Figure):
@@ -256,16 +271,12 @@ class MildLanguageModel(Figure):
         return mild_arms(plan)
 
     def draw(self, results: Results) -> Picture:
-        found = self.finished(results)
-        picture, (left, right) = panels(1, 2, height=2.8)
-        courses(left, found, metrics.ENTROPY_MEAN, "entropy, nats", smooth=NEIGHBOURS)
-        courses(right, found, metrics.REWARD_MEAN, "reward", smooth=NEIGHBOURS)
-        left.set(ylim=(0, None))
-        left.legend(loc="best")
-        return picture
+        return entropy_and_reward(self.finished(results))
 
     def columns(self, run: Run) -> dict[str, object]:
-        return super().columns(run) | alarm(run)._asdict() | deviations(run)._asdict()
+        return (
+            super().columns(run) | alarm(run)._asdict() | deviations(run, held_level(run))._asdict()
+        )
 
     def checks(self, results: Results) -> list[Check]:
         found = self.finished(results)
@@ -276,7 +287,7 @@ class MildLanguageModel(Figure):
             checks.append(check_at_least(f"{words} after step 50 or later", halved, 50.0))
             checks.append(check_at_most(f"{words} by step 100", halved, 100.0))
         if HELD in found:
-            off = [deviations(run).deviation_of_ten for run in found[HELD]]
+            off = [deviations(run, held_level(run)).deviation_of_ten for run in found[HELD]]
             words = f"{HELD}: means of ten steps deviate by less than a tenth"
             checks.append(check_at_most(words, off, 0.1, unit="of the target"))
         return checks
