@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
+import time
 from pathlib import Path
 
 import click
@@ -18,7 +19,7 @@ from isentrope_server.store.writer import Transaction
 from isentrope_wire import environment as addresses
 from isentrope_wire.answers import TokenScope
 from isentrope_wire.control import Control
-from isentrope_wire.reports import ControlSnapshot
+from isentrope_wire.reports import ControlSnapshot, RunFinished
 from tests.probe.test_cli import assert_one_sentence
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
@@ -63,7 +64,7 @@ def call(words: str, environment: dict[str, str | None]) -> Result:
 
 
 def test_every_command_belongs_to_a_kind() -> None:
-    others = {"token revoke", "diagnose"}  # which reads a file, and needs no server
+    others = {"delete", "token revoke", "diagnose"}  # which reads a file, and needs no server
     assert set(all_commands()) - PRINTS_DATA - PRINTS_FILES - ENDLESS_OR_TRAINING == others
 
 
@@ -326,3 +327,20 @@ def test_a_revert_of_the_only_change_ends_it(
     assert "version 2" in result.stderr
     item = server.http.get(f"{rank.path}/control").json()
     assert (item["version"], item["method"]) == (2, "none")
+
+
+def test_deletes_what_is_confirmed(
+    server: ServerInThread, environment: dict[str, str | None]
+) -> None:
+    first, second, live = [Rank(server).run_id for _ in range(3)]
+    for run_id in (first, second):
+        Rank(server, run_id=run_id).send(RunFinished(status="finished", finished_at=time.time()))
+    asked = CliRunner().invoke(frame.main, ["delete", first], input="n\n", env=environment)
+    assert (asked.exit_code, first in asked.stderr) == (1, True)
+    assert_one_sentence(call(f"delete {first} nobody --yes", environment), 1)
+    assert call(f"runs -q {first} --json", environment).stdout.count('"id"') == 1
+    deleted = call(f"delete {first} {second} --yes", environment)
+    assert deleted.stdout == f"Deleted {first}\nDeleted {second}\n"
+    assert json.loads(call(f"runs -q {first} --json", environment).stdout) == []
+    refused = call(f"delete {live} --yes", environment)
+    assert (refused.exit_code, "still reporting" in refused.stderr) == (1, True)

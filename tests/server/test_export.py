@@ -59,7 +59,7 @@ def read(path: Path) -> list[Row]:
 def from_csv(name: str, text: str) -> object:
     if name in ("step", "rank", "control_version"):
         return int(text)
-    return text if name in ("incarnation", "labels") else None if text == "" else float(text)
+    return text if name in ("run", "incarnation", "labels") else None if text == "" else float(text)
 
 
 def from_json(name: str, value: object) -> object:
@@ -130,6 +130,28 @@ def test_all_formats_agree_for_every_rank_and_incarnation(
     assert [row["step"] for row in rows[60:63]] == [57, 57, 1000]
     columns = pq.read_schema(tmp_path / "True.parquet").names
     assert columns == ["step", "incarnation", "rank", "time", *NAMES]
+
+
+def test_several_runs_are_one_file(
+    still_server: ServerInThread, client: Client, tmp_path: Path
+) -> None:
+    first, second = Rank(still_server), Rank(still_server)
+    first.send(step_report(1, {"odd": 0.1 + 0.2, "run": 7.0}), step_report(2, {"odd": math.nan}))
+    second.send(step_report(1, {"reward/mean": 0.5}))
+    both = [second.run_id, first.run_id]
+    for file_format in FORMATS:
+        path = tmp_path / f"both.{file_format}"
+        assert client.export(both, path, format=file_format) == path.stat().st_size
+        rows = read(path)
+        assert [(row["run"], row["step"]) for row in rows] == [
+            (second.run_id, 1), (first.run_id, 1), (first.run_id, 2),
+        ]  # fmt: skip
+        assert rows[0]["reward/mean"] == 0.5
+        assert (rows[1]["odd"], rows[1]["metric/run"]) == (0.1 + 0.2, 7.0)
+        assert math.isnan(float(str(rows[2]["odd"])))
+        assert "odd" not in rows[0]
+    all_metrics = client.metrics(first.run_id)
+    assert (all_metrics["step"], all_metrics["run"]) == ([1, 2], [7.0, None])
 
 
 def test_only_the_metrics_asked_for_are_exported(

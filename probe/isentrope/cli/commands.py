@@ -1,5 +1,5 @@
-"""The commands that need neither torch nor a server's code: runs, metrics, export, control, watch,
-sync, mcp, doctor.
+"""The commands that need neither torch nor a server's code: runs, metrics, export, delete, control,
+watch, sync, mcp, doctor.
 
 Help must be quick, so what a command needs is imported when it runs.
 """
@@ -184,7 +184,7 @@ def _name_unknown_metrics(client: Client, run: str, without_values: Sequence[str
 
 
 @click.command()
-@click.argument("run")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option(
     "--format",
     "file_format",
@@ -194,7 +194,9 @@ def _name_unknown_metrics(client: Client, run: str, without_values: Sequence[str
     help="Format of the file.",
 )
 @click.option(
-    "--out", type=click.Path(dir_okay=False), help="The file; - is stdout.  [default: RUN.FORMAT]"
+    "--out",
+    type=click.Path(dir_okay=False),
+    help="The file; - is stdout.  [default: RUN.FORMAT, of several runs.FORMAT]",
 )
 @click.option(
     "--name", "--names", "-n", "names", multiple=True, help="Only this metric; may be repeated."
@@ -203,7 +205,7 @@ def _name_unknown_metrics(client: Client, run: str, without_values: Sequence[str
 @as_json_option
 @url_option
 def export(
-    run: str,
+    runs: tuple[str, ...],
     file_format: str,
     out: str | None,
     names: tuple[str, ...],
@@ -211,17 +213,39 @@ def export(
     as_json: bool,
     url: str | None,
 ) -> None:
-    """Write all reports of RUN to a file: a row per report, of every rank and attempt, with every
-    metric."""
+    """Write all reports of each RUN to a file: a row per report, of every rank and attempt, with
+    every metric. Of several runs a column says whose it is."""
+    of: str | tuple[str, ...] = runs
+    stem = "runs"
+    if len(runs) == 1:
+        of = stem = runs[0]
     with _client(url) as client:
         if out == "-":
             client.export(
-                run, sys.stdout.buffer, format=file_format, names=names or None, labels=labels
+                of, sys.stdout.buffer, format=file_format, names=names or None, labels=labels
             )
             return
-        path = Path(out or f"{run}.{file_format}")
-        count = client.export(run, path, format=file_format, names=names or None, labels=labels)
+        path = Path(out or f"{stem}.{file_format}")
+        count = client.export(of, path, format=file_format, names=names or None, labels=labels)
     click.echo(json.dumps({"path": str(path), "bytes": count}) if as_json else str(path))
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@url_option
+def delete(runs: tuple[str, ...], yes: bool, url: str | None) -> None:
+    """Delete each RUN with all its reports, for good. A run that still reports is refused."""
+    with _client(url) as client:
+        meant = {run: client.run(run) for run in runs}
+        for run in meant.values():
+            words = (run.id, run.name, str(run.status), printing.step_in_words(run))
+            click.echo(printable("  ".join(words)), err=True)
+        if not yes:
+            click.confirm("Delete with all reports?", abort=True, err=True)
+        for run_id in meant:
+            client.delete(run_id)
+            click.echo(f"Deleted {printable(run_id)}")
 
 
 @click.command()

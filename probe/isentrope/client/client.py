@@ -8,15 +8,19 @@ wait=True)"""
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 from isentrope.client import calls
 from isentrope.client.calls import Call, Names
 from isentrope.client.connection import ApiError, Connection
 from isentrope.client.inline import RunView
+from isentrope.client.joined_export import join
 from isentrope_wire import answers
 from isentrope_wire.control import Control, begun_at
 from isentrope_wire.control_answers import ControlVersion, EntropyPerformance, RunControl
@@ -26,6 +30,8 @@ from isentrope_wire.metrics import ENTROPY_MEAN, HOLD_TARGET, REWARD_MEAN
 
 Columns = dict[str, list[Any]]
 
+_NAMES_AT_ONCE = 100
+"""The server takes no more in one request."""
 _POLL_SECONDS = 0.2
 _SHOWN, _SHOWN_POINTS = (ENTROPY_MEAN, REWARD_MEAN, HOLD_TARGET), 500
 
@@ -123,7 +129,7 @@ class Client(Connection):
     def metrics(
         self,
         run_id: str,
-        names: str | Sequence[str],
+        names: Names = None,
         *,
         from_step: int | None = None,
         to_step: int | None = None,
@@ -132,7 +138,7 @@ class Client(Connection):
         """Metrics over steps, one column each and one named `step`, ready for `pandas.DataFrame`.
 
         Args:
-            names: One name or several.
+            names: One name or several; None: every metric of the run.
             from_step: The first step.
             to_step: The last step.
             points: Reduce each series to at most this many points, each the last value of its
@@ -142,9 +148,16 @@ class Client(Connection):
             Columns of one length; None where a metric was not measured at a step, NaN where it was
             NaN.
         """
-        series = self.series(
-            run_id, names, from_step=from_step, to_step=to_step, points=points
-        ).series
+        if names is None:
+            names = self.metric_names(run_id)
+        if isinstance(names, str):
+            names = [names]
+        series: dict[str, answers.SeriesColumns] = {}
+        for first in range(0, len(names), _NAMES_AT_ONCE):
+            few = names[first : first + _NAMES_AT_ONCE]
+            series |= self.series(
+                run_id, few, from_step=from_step, to_step=to_step, points=points
+            ).series
         values = {name: dict(zip(one.step, one.value, strict=True)) for name, one in series.items()}
         steps = sorted({step for column in values.values() for step in column})
         return {"step": steps} | {
@@ -180,14 +193,15 @@ class Client(Connection):
 
     def export(
         self,
-        run_id: str,
+        run_id: str | Sequence[str],
         to: str | os.PathLike[str] | BinaryIO,
         *,
         format: str = "parquet",
         names: str | Sequence[str] | None = None,
         labels: bool = False,
     ) -> int:
-        """Write all reports of a run to a file, of every rank and incarnation.
+        """Write all reports of a run to a file, of every rank and incarnation; of several runs
+        with a column `run` before the others.
 
         Columns `step`, `incarnation`, `rank`, `time` (seconds since the Unix epoch) and the metrics
         by name. What was not measured is null (in CSV an empty field), NaN is NaN. The file is
@@ -204,30 +218,54 @@ class Client(Connection):
         Returns:
             The number of bytes written.
         """
-        call = calls.export(run_id, format=format, name=names, labels=labels)
+        call = partial(calls.export, format=format, name=names, labels=labels)
+        if isinstance(run_id, str):
+            fetch = partial(self._download, call(run_id))
+        else:
+            fetch = partial(self._download_joined, {run: call(run) for run in run_id}, format)
         if not isinstance(to, str | os.PathLike):
-            return self._download(call, to)
+            return fetch(to)
         complete = Path(to)
         if complete.exists() and not complete.is_file():
             # A file that is renamed to it would take its place.
             with complete.open("wb") as file:
-                return self._download(call, file)
-        partial = complete.with_name(f".{complete.name}.{os.getpid()}.partial")
+                return fetch(file)
+        partial_file = complete.with_name(f".{complete.name}.{os.getpid()}.partial")
         try:
-            with partial.open("wb") as file:
-                count = self._download(call, file)
-            partial.replace(complete)
+            with partial_file.open("wb") as file:
+                count = fetch(file)
+            partial_file.replace(complete)
         finally:
-            partial.unlink(missing_ok=True)
+            partial_file.unlink(missing_ok=True)
         return count
 
     def _download(self, call: Call[bytes], file: BinaryIO) -> int:
         with self._stream(call) as response:
             return sum(file.write(data) for data in response.iter_bytes())
 
+    def _download_joined(
+        self, exports: Mapping[str, Call[bytes]], file_format: str, file: BinaryIO
+    ) -> int:
+        with TemporaryDirectory() as folder:
+            files = {run: Path(folder) / str(place) for place, run in enumerate(exports)}
+            for run, path in files.items():
+                with path.open("wb") as part:
+                    self._download(exports[run], part)
+            joined = Path(folder) / "joined"
+            with joined.open("wb") as whole:
+                join(files, whole, file_format)
+            with joined.open("rb") as whole:
+                shutil.copyfileobj(whole, file)
+            return joined.stat().st_size
+
     def step(self, run_id: str, step: int) -> answers.StepReport:
         """The whole report of one step."""
         return self.ask(calls.step(run_id, step))
+
+    def delete(self, run_id: str) -> None:
+        """Delete a run with all its reports; the token needs the scope admin. A run that still
+        reports is refused."""
+        self.ask(calls.delete_run(run_id))
 
     def gaps(self, run_id: str, *, limit: int | None = None) -> list[answers.Gap]:
         """Records of a run that were lost, newest first."""
