@@ -21,7 +21,7 @@ from isentrope_wire.answers import HealthLevel, SeriesColumns
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import EntropyForecast, Estimate, PredictedEffect
 from isentrope_wire.diagnosis.health import Diagnosis
-from isentrope_wire.metrics import ENTROPY_MEAN
+from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE
 from isentrope_wire.reports import RunFinished
 from tests.dashboard.conftest import OpenPage, Site, apart
 from tests.dashboard.made_answers import version
@@ -67,7 +67,11 @@ def test_every_alert_and_control_is_marked_at_any_length(every: int, end: int) -
         Mark(step=60 * every, label="v1 · Clip_V", is_active=True),
         Mark(step=98 * every + 1, label="Act", kind="act", text="half is lost"),
     ]
-    figure = drawn(lambda step: 1 - 0.005 * step / every, every=every, marks=marks)
+
+    def course(step: int) -> float:
+        return 1 - 0.005 * step / every
+
+    figure = drawn(course, every=every, marks=marks, forecasts=[forecast(0.5, label="as now")])
     triangles = {
         trace["text"][0]: trace["x"][0]
         for trace in figure["data"]
@@ -79,6 +83,7 @@ def test_every_alert_and_control_is_marked_at_any_length(every: int, end: int) -
     ]
     assert [shape["x0"] for shape in figure["layout"]["shapes"]].count(60 * every) == 1
     assert figure["layout"]["xaxis"]["range"] == [0, end]
+    assert drawn(course, every=every)["layout"]["xaxis"]["range"] == [0, 99 * every]
 
 
 def test_each_key_above_a_chart_has_a_colour() -> None:
@@ -118,6 +123,20 @@ def test_the_forecasts_are_drawn_as_they_were_answered(unchanged: float, helped:
     assert labels["Act 0.500"] == 0.5
     ends = [y for text, y in labels.items() if text.startswith("<b>")]
     assert ends == [line.course.entropy[-1] for line in lines]  # type: ignore[union-attr]
+
+
+def test_a_pace_ahead_lies_within_its_chart() -> None:
+    change = SeriesColumns(step=[1, 2, 3], value=[0.001, 0.002, 0.001], min=None, max=None)
+    for pace in (-0.03, 0.03):
+        lines = [replace(forecast(0.5, label="as now"), pace=pace)]
+        shown = Shown(
+            scheme="dark", scale=Scale(), first=1, last=3, forecasts=lines,
+            series={ENTROPY_OBSERVED_CHANGE: change},
+        )  # fmt: skip
+        figure = OVERVIEW[2].figure(shown)
+        assert not isinstance(figure, str)
+        low, high = figure["layout"]["yaxis"]["range"]
+        assert low < pace < high
 
 
 def test_what_the_form_tries_has_room_in_the_charts(site: Site) -> None:

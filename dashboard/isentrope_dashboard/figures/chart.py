@@ -45,6 +45,8 @@ LEAST_SPAN, LARGEST = 1e-300, 1e307
 below."""
 TOP_RIGHT: Final = {"yref": "paper", "xanchor": "right", "yanchor": "top"}
 INSIDE = 1e-9
+MARK_ROOM = 0.03
+"""Of the axis, below the marks at its lower end."""
 SKIPPED: Final = {"hoverinfo": "skip"}
 
 
@@ -411,6 +413,8 @@ class Chart:
         low, high = ends
         if self._is_log:  # a little inside, as plotly draws no mark that rounding moves out
             low, high = 10.0 ** (low + INSIDE), 10.0 ** (high - INSIDE)
+        else:  # above the numbers of the x axis
+            low += MARK_ROOM * (high - low)
         marks = [
             (step, *mark)
             for at, step in enumerate(columns.step)

@@ -30,12 +30,13 @@ def entropy_figure(panel: Panel, shown: Shown) -> Figure | str:
     why = absent(panel, shown)
     if why:
         return why
-    chart = begin(panel, shown)
+    promises = _promises(shown)
+    is_known = any(line.course is not None for line in shown.forecasts)
+    chart = begin(panel, shown, looks_ahead=is_known or bool(promises))
     ink, early = chart.ink, shown.early_level
     entropy, target = shown.columns(ENTROPY_MEAN), shown.columns(HOLD_TARGET)
     seen, whole = [shown.seen(columns) for columns in (entropy, target)], shown.zoom is None
     seen += map(shown.seen, shown.ends_of_seeds(ENTROPY_MEAN))
-    promises = _promises(shown)
     ends = []
     if whole:
         ends = [line.course.entropy[-1] for line in shown.forecasts if line.course is not None]

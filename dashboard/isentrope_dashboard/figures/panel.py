@@ -380,11 +380,14 @@ def draw_lines(panel: Panel, shown: Shown) -> Figure | str:
         chart.log_axis(seen, room=0.06)
     else:
         from_zero = panel.share or (whole and panel.from_zero)
-        bottom, top, texts = None, None, tick_texts
+        beyond, texts = list[float](), tick_texts
+        if shown.ends[1] > shown.scale.position(shown.last):
+            beyond += [level for _, level in ahead]
         if whole and not from_zero:
-            bottom = 0.0
+            beyond.append(0.0)
         if panel.least_top is not None:
-            top = max([value for _, value in ahead] + [panel.least_top])
+            beyond.append(panel.least_top)
+        bottom, top = min(beyond, default=None), max(beyond, default=None)
         low, high = value_range([*seen, *of_seeds], from_zero=from_zero, low=bottom, high=top)
         if panel.share:
             high, texts = min(high, 1.02), percent_texts

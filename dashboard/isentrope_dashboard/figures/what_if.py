@@ -18,7 +18,7 @@ from isentrope_dashboard.figures.chart import (
     tick_texts,
     ticks,
 )
-from isentrope_dashboard.formatting import change, percent
+from isentrope_dashboard.formatting import change, pace, percent
 from isentrope_dashboard.theme import Scheme
 from isentrope_wire.control_answers import EffectCurves
 
@@ -45,11 +45,11 @@ def reach(*thresholds: float | None) -> float:
 
 
 def what_if_figure(
-    curves: EffectCurves, now: float, scheme: Scheme, width: float
+    curves: EffectCurves, now: float, scheme: Scheme, width: float, entropy: float | None = None
 ) -> dict[str, Any]:
     """Both panels without the handles; of a side that clips nothing, nothing. `now` is the pace if
-    the control stays as it is, in nats a step; `width` goes to each side in standard deviations.
-    `meta` has for the browser this width and the lower title."""
+    the control stays as it is, in nats a step, and `entropy` the one that it moves; `width` goes to
+    each side in standard deviations. `meta` has for the browser this width and the lower title."""
     chart = Chart(scheme)
     ink = chart.ink
     for side, sign, curve, color, soft in (
@@ -103,7 +103,7 @@ def what_if_figure(
     figure["layout"] |= {
         "meta": {
             "reach": width,
-            "unchanged": f"as now {change(now)}",
+            "unchanged": f"as now {pace(now, entropy)}",
             "pace": "pace, nats a step" if curves.low.pace else "pace: no gain is known",
         },
         "margin": MARGIN,

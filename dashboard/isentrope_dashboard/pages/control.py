@@ -377,7 +377,7 @@ def shown_preview(
     if preview.curves is not None and preview.unchanged is not None:
         width = what_if.reach(wanted.mu_low, wanted.mu_high)
         drawn["figure"] = what_if.what_if_figure(
-            preview.curves, preview.unchanged.value, scheme, width
+            preview.curves, preview.unchanged.value, scheme, width, preview.entropy
         )
     if step is not None and course is not None:
         ends = [scale.position(step), scale.position(step + PROMISED_STEPS)]
