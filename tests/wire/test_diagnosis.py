@@ -946,6 +946,11 @@ def alert_at(step: int, kind: str, level: AlertLevel = AlertLevel.WATCH) -> Aler
                 " runs away."
             ),
         ),
+        (
+            [alert_at(190, "not_finite", AlertLevel.ACT)],
+            HealthLevel.ACT,
+            " Found at step 190: NaN or infinite values.",
+        ),
         ([alert_at(100, "truncation", AlertLevel.ACT)], HealthLevel.HEALTHY, ""),
     ],
 )

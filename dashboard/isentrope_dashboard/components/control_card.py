@@ -21,6 +21,7 @@ from isentrope_dashboard.components.basics import (
     row,
     spacer,
     text,
+    unbroken,
 )
 from isentrope_dashboard.formatting import count
 from isentrope_dashboard.formatting import parameter as written
@@ -439,7 +440,7 @@ def alert_rows(alerts: Sequence[Alert], *, may_acknowledge: bool) -> list[Compon
             spacer(),
             text(f"step {count(alert.step)}", "dim small num"),
         ]
-        body: list[Component] = [html.Div(alert.message, className="dim small")]
+        body: list[Component] = [html.Div(unbroken(alert.message), className="dim small")]
         if alert.acknowledged_by is not None:
             words = f"acknowledged by {alert.acknowledged_by}"
             body.append(html.Div(words, className="dim small ellipsis", title=words))

@@ -46,6 +46,7 @@ from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.check_states import CheckState, CheckStatus
 from isentrope_wire.diagnosis.effect import PROMISED_STEPS
 from isentrope_wire.diagnosis.health import PRICE, Diagnosis
+from isentrope_wire.diagnosis.health.sentences import begin_small
 from isentrope_wire.diagnosis.outlook import Outlook
 from isentrope_wire.diagnosis.pull import MEANINGS, Cause
 
@@ -188,9 +189,7 @@ def checks_line(checks: Sequence[CheckState]) -> html.Details:
     without = [check for check in checks if check.needs]
     words = f"{len(checks) - len(without)} of {len(checks)} checks have data"
     if found:
-        words += f"; found: {', '.join(check.title.lower() for check in found)}"
-    else:
-        words += ""
+        words += f"; found: {', '.join(begin_small(check.title) for check in found)}"
     rows = [(check.title, f"Step {check.step}: {check.message} {check.cure}") for check in found]
     rows += [
         (check.title, check.message) for check in checks if check.status == CheckStatus.FOLLOWS
@@ -432,7 +431,7 @@ def pace_card(diagnosis: Diagnosis, course: SeriesColumns, *, why_none: str = ""
     nats, entropy = diagnosis.mean_pace.value, diagnosis.entropy
     words = pace(nats, entropy)
     if words == LEVEL:
-        return _card_of("Pace", unit, LEVEL, ("", "", "moves by less than 1 % in 50 steps"), course)
+        return _card_of("Pace", unit, LEVEL, ("", "", "under 1\N{NO-BREAK SPACE}% in 50 steps"), course)
     if diagnosis.pace is not None and not diagnosis.pace.direction:
         return _card_of("Pace", unit, "unclear", ("", "", f"about {words} nats a step"), course)
     share = f"{number(100 * nats / entropy, 1, signed=True)}\N{NO-BREAK SPACE}% a step"

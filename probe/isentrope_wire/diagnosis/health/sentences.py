@@ -226,8 +226,12 @@ def describe_findings(findings: Sequence[Alert]) -> str:
 
 
 def _named(alert: Alert) -> str:
-    title = ALERT_KINDS.get(alert.kind, alert.kind)
-    if title[:2].isupper():
+    return begin_small(ALERT_KINDS.get(alert.kind, alert.kind))
+
+
+def begin_small(title: str) -> str:
+    """A title within a sentence; `KL` and `NaN` stay as they are."""
+    if any(letter.isupper() for letter in title.partition(" ")[0][1:]):
         return title
     return title[:1].lower() + title[1:]
 
