@@ -431,7 +431,8 @@ def pace_card(diagnosis: Diagnosis, course: SeriesColumns, *, why_none: str = ""
     nats, entropy = diagnosis.mean_pace.value, diagnosis.entropy
     words = pace(nats, entropy)
     if words == LEVEL:
-        return _card_of("Pace", unit, LEVEL, ("", "", "under 1\N{NO-BREAK SPACE}% in 50 steps"), course)
+        moves = "under 1\N{NO-BREAK SPACE}% in 50 steps"
+        return _card_of("Pace", unit, LEVEL, ("", "", moves), course)
     if diagnosis.pace is not None and not diagnosis.pace.direction:
         return _card_of("Pace", unit, "unclear", ("", "", f"about {words} nats a step"), course)
     share = f"{number(100 * nats / entropy, 1, signed=True)}\N{NO-BREAK SPACE}% a step"
