@@ -136,7 +136,7 @@ def export(uv: str, extras: list[str], *options: str) -> str:
 def compile_what_the_demo_imports() -> None:
     """Now, and not while somebody waits for the first page. Some 1 500 of the 9 000 files, so not
     by `--compile-bytecode`."""
-    print("Compiling what the demo imports", flush=True)
+    print("Compiling what the demo imports: half a minute, or more on a busy machine", flush=True)
     environment = {
         name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
     }

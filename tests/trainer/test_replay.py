@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import socket
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +17,12 @@ import isentrope
 from isentrope.cli.frame import main
 from isentrope.client import calls
 from isentrope_trainer.recording import SHIPPED, Recording, read_recording, write_recording
+from isentrope_trainer.server_process import _free_port, choose_server
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import State
 from isentrope_wire.errors import install_command
-from tests.system.running_server import wait_for
-from tests.trainer.running_demo import running_demo
+from tests.system.running_server import RunningServer, clean_environment, wait_for
+from tests.trainer.running_demo import ISENTROPE, running_demo
 
 NO_TRAINER = (
     "import sys\nfor name in ('torch', 'transformers', 'reasoning_gym', 'tqdm'): sys.modules[name]"
@@ -104,6 +107,29 @@ def test_a_replay_needs_no_torch_and_obeys_nobody(
         assert any(line.startswith("The run is over") for line in process.stderr)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_a_replay_goes_to_the_server_that_runs(tmp_path: Path) -> None:
+    demo = [*ISENTROPE, "demo", "--replay", "--exit-when-done", "--speed", "500"]
+    with RunningServer(tmp_path / "home") as server:
+        environment = clean_environment() | {"ISENTROPE_HOME": str(server.home)}
+        done = subprocess.run(demo, env=environment, capture_output=True, text=True, check=True)
+        address, run = done.stdout.split("\n", 1)
+        client = isentrope.Client(server.url, server.token)
+        assert (address, client.run(run.split()[1]).status) == (server.url, "finished")
+        assert f"reports to {server.url}" in done.stderr
+
+
+def test_a_taken_port_is_not_chosen(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        taken = listening.getsockname()[1]
+        port = _free_port("127.0.0.1", taken)
+        assert port != taken
+        assert f"Port {taken} is taken: the demo's server uses {port}." in capsys.readouterr().err
+    assert _free_port("127.0.0.1", taken) == taken
+    server = choose_server("127.0.0.1", 7, 8)
+    assert (server.url, server.grpc, server.is_own) == ("http://127.0.0.1:7", "127.0.0.1:8", True)
 
 
 def test_a_recording_can_be_written_and_read(recording: Recording, tmp_path: Path) -> None:

@@ -183,19 +183,24 @@ def train(host: str | None, http_port: int | None, grpc_port: int | None, **opti
     else:
         config, control = _checked(options)
     if host or http_port or grpc_port:
-        _point_at_server(host or "127.0.0.1", http_port or 7070, grpc_port or 7071)
+        host = host or "127.0.0.1"
+        _point_at_server(f"http://{host}:{http_port or 7070}", f"{host}:{grpc_port or 7071}")
     with _sigterm_as_interrupt():
         sys.exit(_train(config, control, options, announce=_announce_run))
 
 
 @click.command()
+@click.option("--host", help="Address the server listens on.  [default: 127.0.0.1]")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address the server listens on."
+    "--http-port",
+    type=_port,
+    help="Port for pages and REST.  [default: 7070, or a free one where it is taken]",
 )
 @click.option(
-    "--http-port", type=_port, default=7070, show_default=True, help="Port for pages and REST."
+    "--grpc-port",
+    type=_port,
+    help="Port for reports.  [default: 7071, or a free one where it is taken]",
 )
-@click.option("--grpc-port", type=_port, default=7071, show_default=True, help="Port for reports.")
 @click.option(
     "--headless", is_flag=True, help="Open no browser, and exit when the run is over (for scripts)."
 )
@@ -234,9 +239,9 @@ def train(host: str | None, http_port: int | None, grpc_port: int | None, **opti
 @_run_options
 @_setting_options(*_IN_DEMO)
 def demo(
-    host: str,
-    http_port: int,
-    grpc_port: int,
+    host: str | None,
+    http_port: int | None,
+    grpc_port: int | None,
     headless: bool,
     exit_when_done: bool,
     llm: bool,
@@ -245,7 +250,9 @@ def demo(
     speed: float,
     **options: Any,
 ) -> None:
-    """Start server and dashboard, and train a policy whose entropy collapses before your eyes."""
+    """Start server and dashboard, and train a policy whose entropy collapses before your eyes.
+
+    Where a server runs already with this home (ISENTROPE_HOME), the run reports to it."""
     if hard and not llm:
         raise click.UsageError("--hard belongs to --llm.")
     usual = TrainingConfig()
@@ -262,10 +269,10 @@ def demo(
     elif llm:
         run = partial(_train_language_model, _language_model(config), config, control, options)
         trainer = "isentrope_trainer.language_model_run"
-    from isentrope_trainer.server_process import ServerDidNotStart, ServerProcess
+    from isentrope_trainer.server_process import ServerDidNotStart, choose_server
 
-    _point_at_server(host, http_port, grpc_port)
-    server = ServerProcess(host, http_port, grpc_port)
+    server = choose_server(host, http_port, grpc_port)
+    _point_at_server(server.url, server.grpc)
     try:
         # Imports take as long as the server's start: side by side. The server is stopped before its
         # thread is waited for.
@@ -275,7 +282,7 @@ def demo(
                 _import_training(trainer, beside, shown)
             shown.result()
             status = _and_deliver(server, run)
-            if status == 0 and not (headless or exit_when_done):
+            if status == 0 and server.is_own and not (headless or exit_when_done):
                 _keep_pages_up(server)
     except ServerDidNotStart as error:
         sys.exit(error.status)
@@ -597,10 +604,10 @@ def _resumed(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
     return config, Control()
 
 
-def _point_at_server(host: str, http_port: int, grpc_port: int) -> None:
+def _point_at_server(url: str, grpc: str) -> None:
     # The probe and the side process it starts read these.
-    os.environ["ISENTROPE_URL"] = f"http://{host}:{http_port}"
-    os.environ["ISENTROPE_GRPC"] = f"{host}:{grpc_port}"
+    os.environ["ISENTROPE_URL"] = url
+    os.environ["ISENTROPE_GRPC"] = grpc
 
 
 def _announce_run(run_id: str) -> None:

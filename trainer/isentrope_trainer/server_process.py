@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
 from typing import Self
 from urllib.parse import quote
+
+import click
 
 import isentrope
 from isentrope_wire import environment
@@ -27,11 +30,41 @@ class ServerDidNotStart(IsentropeError, RuntimeError):
         )
 
 
+def choose_server(host: str | None, http_port: int | None, grpc_port: int | None) -> ServerProcess:
+    """The server that runs with this home, where no address was given. Else one of its own, on a
+    free port where the usual one is taken."""
+    held = environment.server_of(environment.home()) or {}
+    if {"url", "grpc"} <= held.keys() and not (host or http_port or grpc_port):
+        click.echo(f"This home's server runs already: the run reports to {held['url']}.", err=True)
+        return RunningServer(held["url"], held["grpc"])
+    host = host or "127.0.0.1"
+    return ServerProcess(
+        host, http_port or _free_port(host, 7070), grpc_port or _free_port(host, 7071)
+    )
+
+
+def _free_port(host: str, usual: int) -> int:
+    for port in (usual, 0):
+        try:
+            with socket.create_server((host, port)) as listening:
+                free = int(listening.getsockname()[1])
+        except OSError:
+            continue
+        if free != usual:
+            click.echo(f"Port {usual} is taken: the demo's server uses {free}.", err=True)
+        return free
+    # The server says what is wrong with the host.
+    return usual
+
+
 class ServerProcess:
     """A server of its own for the demo. Entering the context starts it, leaving stops it."""
 
+    is_own = True
+
     def __init__(self, host: str, http_port: int, grpc_port: int) -> None:
         self.url = f"http://{host}:{http_port}"
+        self.grpc = f"{host}:{grpc_port}"
         self._arguments = (
             "--host",
             host,
@@ -70,8 +103,7 @@ class ServerProcess:
         url = self._process.stdout.readline().strip()
         if not url:
             raise ServerDidNotStart(self._process.wait(_STOP_SECONDS))
-        token = environment.owner_token_file().read_text(encoding="utf-8").strip()
-        return f"{url}/?token={quote(token, safe='')}"
+        return _login_address(url)
 
     def wait(self) -> None:
         """Until the server ends by itself."""
@@ -92,3 +124,24 @@ class ServerProcess:
                     pass
                 time.sleep(_POLL_SECONDS)
         return False
+
+
+class RunningServer(ServerProcess):
+    """A server that somebody else started, and that goes on when the demo ends."""
+
+    is_own = False
+
+    def __init__(self, url: str, grpc: str) -> None:
+        self.url, self.grpc = url, grpc
+        self._process = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def wait_until_ready(self) -> str:
+        return _login_address(self.url)
+
+
+def _login_address(url: str) -> str:
+    token = environment.owner_token_file().read_text(encoding="utf-8").strip()
+    return f"{url}/?token={quote(token, safe='')}"
