@@ -103,6 +103,16 @@ def test_ticks_of_steps_are_whole() -> None:
     assert chart.layout["xaxis"]["ticktext"] == ["1", "2", "3"]
 
 
+def test_one_axis_has_the_number_of_a_corner() -> None:
+    chart = Chart("dark")
+    chart.x_axis(1, 3)
+    chart.y_axis(0, 1)
+    assert chart.figure()["layout"]["xaxis"]["ticktext"] == ["", "2", "3"]
+    chart.x_axis(1, 3)
+    chart.y_axis(-0.1, 1)
+    assert chart.figure()["layout"]["xaxis"]["ticktext"] == ["1", "2", "3"]
+
+
 def test_axis_counts_what_was_not_measured() -> None:
     """Every tenth step reported; a lost report; a time that is NaN."""
     assert Scale.measure("time", columns([10, 20, 30], [5.0, 5.0, 5.0])).position(30) == 15

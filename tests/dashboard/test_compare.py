@@ -151,6 +151,7 @@ def test_a_projects_runs_are_drawn_in_their_colours(site: Site) -> None:
     for metric in ("entropy/mean", "reward/mean"):
         lines = {line["meta"]: line for line in values[f"chart-project-{metric}"]["data"]}
         assert lines.keys() == set(runs)
+        assert values[f"chart-project-{metric}"]["layout"]["yaxis"]["range"][0] == 0
         for (run, line), look in zip(lines.items(), looks_of([*lines]), strict=True):
             reported = site.client.series(run, metric).series[metric]
             assert (line["x"], line["y"]) == (reported.step, reported.value)

@@ -16,8 +16,16 @@ from isentrope_dashboard.components import basics
 from isentrope_dashboard.components.basics import sparkline
 from isentrope_dashboard.formatting import MISSING
 from isentrope_dashboard.pages import runs
+from isentrope_dashboard.theme import color_of
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import DigestControl, HealthLevel, RunDigest, RunSummary, Status
+from isentrope_wire.answers import (
+    DigestControl,
+    HealthLevel,
+    RunCounts,
+    RunDigest,
+    RunSummary,
+    Status,
+)
 from isentrope_wire.reports import RunFinished
 from tests.dashboard.conftest import OpenPage, Site, apart
 from tests.dashboard.made_answers import words
@@ -126,7 +134,7 @@ def test_a_row_shows_the_digest() -> None:
         ),
         (
             {"status": Status.FAILED, "digest": digest(reason="CUDA out of memory")},
-            "Ended",
+            "Failed",
             "Failed CUDA out of memory",
         ),
         ({"status": Status.ENDED}, "Ended", "Ended the process ended without finishing"),
@@ -138,7 +146,7 @@ def test_a_row_shows_the_digest() -> None:
         ({"digest": digest(level=HealthLevel.HOLDING)}, "Holding", "Live no report yet"),
         (
             {"status": Status.FAILED, "digest": digest(level=HealthLevel.ACT, share_lost=0.9)},
-            "Ended, collapsed",
+            "Failed, collapsed",
             "Failed",
         ),
         (
@@ -179,6 +187,19 @@ def test_runs_of_a_project_have_one_scale() -> None:
     half = words_of_line(runs.shown_row(low, (), runs._tops([low, high])))
     alone = words_of_line(runs.shown_row(low, (), runs._tops([low])))
     assert half == basics.sparkline([0.5, 0.5], 1.0) != alone == basics.sparkline([0.5, 0.5])
+
+
+def test_a_projects_row_has_the_lines_of_its_runs() -> None:
+    pair = [summary(id=name, digest=digest(entropy_line=[top, top])) for name, top in
+            (("a", 0.5), ("b", 1.0))]  # fmt: skip
+    counts = RunCounts(total=2, statuses={}, levels={HealthLevel.ACT: 1}, projects=[], tags=[])
+    row = runs.project_row("p", counts, (), pair)["project"]
+    assert words(row) == "p 2 runs · 1 needs you Entropy Charts"
+    sparks = row.children[1].children[0].children[1].children
+    assert [spark.style["--drawing"] for spark in sparks] == [
+        basics.sparkline([top, top], 1.0) for top in (0.5, 1.0)
+    ]
+    assert [spark.style["--own"] for spark in sparks] == [color_of("a"), color_of("b")]
 
 
 def words_of_line(row: dict[str, Any]) -> str:

@@ -45,6 +45,8 @@ LEAST_SPAN, LARGEST = 1e-300, 1e307
 below."""
 TOP_RIGHT: Final = {"yref": "paper", "xanchor": "right", "yanchor": "top"}
 INSIDE = 1e-9
+CORNER = 0.02
+"""Of an axis, in which numbers of both axes would touch."""
 MARK_ROOM = 0.03
 """Of the axis, below the marks at its lower end."""
 SKIPPED: Final = {"hoverinfo": "skip"}
@@ -668,6 +670,7 @@ class Chart:
     def figure(self) -> dict[str, Any]:
         """The chart as JSON. `meta` is for the browser: the labels that it places, and, as a click
         chooses a step, the steps of places that are no steps."""
+        self._free_corner()
         places = {}
         if self.scale.steps:
             places = {"x": self.scale.places, "step": self.scale.steps}
@@ -676,6 +679,16 @@ class Chart:
             "data": self.data,
             "layout": {"meta": meta, **self.layout, "template": theme.template(self.scheme)},
         }
+
+    def _free_corner(self) -> None:
+        """Where both axes have a number at their common end, the lower one's is left out."""
+        x, y = (self.layout.get(name, {}) for name in ("xaxis", "yaxis"))
+        if self._is_log or not x.get("tickvals") or not y.get("tickvals"):
+            return
+        (left, right), (low, high) = x["range"], y["range"]
+        is_left = x["tickvals"][0] - left < CORNER * (right - left)
+        if is_left and y["tickvals"][0] - low < CORNER * (high - low):
+            x["ticktext"] = ["", *x["ticktext"][1:]]
 
     def _shape(self, **shape: Any) -> None:
         self.layout.setdefault("shapes", []).append({"type": "line", **shape})

@@ -250,6 +250,7 @@ class Panel:
     """Values under the mouse; None: with as many digits as tell them apart."""
     log: bool = False
     from_zero: bool = False
+    """The value axis begins at 0, unless it is zoomed."""
     share: bool = False
     """Shown as a share: per cent from 0 to at most 100."""
     least_top: float | None = None
@@ -461,7 +462,8 @@ def metric_figure(panel: Panel, shown: Shown) -> Figure | str:
     log = panel.log and any(0 < value < math.inf for columns in every for value in columns.value)
     seen = [run.seen(columns) for run, columns in zip(drawn, every, strict=True)]
     of_seeds = [shown.seen(columns) for columns in shown.ends_of_seeds(panel.name)]
-    _y_axis(chart, [*seen, *of_seeds], log=log, is_share=panel.share)
+    from_zero = panel.share or (panel.from_zero and shown.zoom is None)
+    _y_axis(chart, [*seen, *of_seeds], log=log, is_share=panel.share, from_zero=from_zero)
     longest = max(map(len, chart.layout["yaxis"]["ticktext"]), default=0)
     chart.layout["margin"] = {"l": max(44, 7 * longest + 8), "r": 16, "t": 8, "b": 24}
     add_controls(chart, shown)
@@ -496,7 +498,9 @@ def _add_line(
     )
 
 
-def _y_axis(chart: Chart, every: Sequence[SeriesColumns], *, log: bool, is_share: bool) -> None:
+def _y_axis(
+    chart: Chart, every: Sequence[SeriesColumns], *, log: bool, is_share: bool, from_zero: bool
+) -> None:
     extremes = [
         replace(columns, value=ends)
         for columns in every
@@ -511,7 +515,7 @@ def _y_axis(chart: Chart, every: Sequence[SeriesColumns], *, log: bool, is_share
     elif is_share:
         chart.y_axis(*value_range(series, from_zero=True), most=5, written=percent_texts)
     else:
-        chart.y_axis(*value_range(series), most=5)
+        chart.y_axis(*value_range(series, from_zero=from_zero), most=5)
 
 
 def _see_through(color: str) -> str:

@@ -42,7 +42,7 @@ def newest(view: View) -> calls.Call[Page[RunSummary]]:
 def panel_of(metric: Metric, project: str, runs: int) -> Panel:
     row = metric_panel(str(metric), HEIGHT)
     says = f"{DRAWN[metric]} of the newest {runs} runs of {project} over steps"
-    return replace(row, name=f"project-{metric}", title=DRAWN[metric], says=says)
+    return replace(row, name=f"project-{metric}", title=DRAWN[metric], says=says, from_zero=True)
 
 
 async def _read_series(

@@ -373,9 +373,11 @@ async def read_rows(
     left = list(dropwhile(lambda group: group["project"] != name, groups))
     for place, group in enumerate(left):
         if not is_headed:
-            rows.append(
-                project_row(group["project"], await client.ask(calls.run_counts(**group)), folded)
+            counts, newest = await asyncio.gather(
+                client.ask(calls.run_counts(**group)),
+                client.ask(calls.runs(**group, order="newest", limit=project.MOST_RUNS)),
             )
+            rows.append(project_row(group["project"], counts, folded, newest.items))
         if not by_project or _folds(group["project"]) not in folded:
             if len(rows) == size:
                 return rows, [group["project"], None, True]
@@ -577,8 +579,11 @@ def _folds(project: str) -> str:
     return project or ":"
 
 
-def project_row(name: str, counts: RunCounts, folded: Sequence[str]) -> dict[str, Any]:
-    """The row above the runs of a project, which shows and hides them."""
+def project_row(
+    name: str, counts: RunCounts, folded: Sequence[str], newest: Sequence[RunSummary] = ()
+) -> dict[str, Any]:
+    """The row above the runs of a project, which shows and hides them; with entropy and reward of
+    the newest ones."""
     is_open = _folds(name) not in folded
     after = [project for project in folded if project != _folds(name)]
     if is_open:
@@ -588,9 +593,9 @@ def project_row(name: str, counts: RunCounts, folded: Sequence[str]) -> dict[str
     if running:
         notes.append(f"{running} live")
     if act == 1:
-        notes.append("1 needs attention")
+        notes.append("1 needs you")
     elif act:
-        notes.append(f"{act} need attention")
+        notes.append(f"{act} need you")
     shows = {
         "aria-expanded": str(is_open).lower(),
         "data-show": json.dumps({"fold": listed(after) if after else None}),
@@ -604,22 +609,39 @@ def project_row(name: str, counts: RunCounts, folded: Sequence[str]) -> dict[str
     charts = html.Button(
         "Charts",
         type="button",
-        className="project-row charts",
+        className="project-row alone",
         title="Entropy and reward of its runs, above their rows",
         **{"data-show": json.dumps({"project": name, "order": None})},
     )
-    cells = [button, charts] if name else [button]
+    cells: list[Component] = [button, _lines_together(newest)]
+    if name:
+        cells.append(charts)
     return {
         "id": f":project:{name}",  # no run has a colon in its id
         "project": html.Div(cells, role="gridcell", className="project-head"),
     }
 
 
+def _lines_together(runs: Sequence[RunSummary]) -> html.Div:
+    """The small lines of several runs over each other, each in its run's colour."""
+    drawn = [(run.id, run.digest) for run in runs if run.digest]
+    parts: list[Component] = []
+    for title, lines in (
+        ("Entropy", [(key, digest.entropy_line) for key, digest in drawn]),
+        ("Reward", [(key, digest.reward_line) for key, digest in drawn]),
+    ):
+        values = [value for _, line in lines for value in line if value is not None]
+        if values:
+            sparks = [_spark(key, line, max(values)) for key, line in lines]
+            parts.append(html.Span([basics.text(title, "dim small"), html.Span(sparks)]))
+    return html.Div(parts, className="lines-together", **{"aria-hidden": "true"})
+
+
 def health(run: RunSummary) -> tuple[str, str]:
     """The word and the tone of a run's health: its level while it reports, and how it ended."""
     digest = run.digest
     if run.status.is_over:
-        return _end_in_words(digest.share_lost if digest else None)
+        return _end_in_words(run.status, digest.share_lost if digest else None)
     if run.status == Status.SILENT:
         return "Silent", "watch"
     if digest is None:
@@ -627,15 +649,17 @@ def health(run: RunSummary) -> tuple[str, str]:
     return look_of(digest.level, digest.share_lost)[:2]
 
 
-def _end_in_words(share_lost: float | None) -> tuple[str, str]:
-    """Word and tone of an ended run, by the share of the entropy that it lost."""
-    word = name_end(share_lost)
-    if not word:
-        return "Ended", "none"
-    tone = "watch"
+def _end_in_words(status: Status, share_lost: float | None) -> tuple[str, str]:
+    """Word and tone of an ended run, by the share of the entropy that it lost. A failure is said
+    here, too: a phone shows the first columns alone."""
+    end, word, tone = "Ended", name_end(share_lost), ""
+    if word:
+        tone = "watch"
     if word in ("collapsed", "exploded"):
         tone = "act"
-    return f"Ended, {word}", f"none {tone}"
+    if status == Status.FAILED:
+        end, tone = "Failed", "act"
+    return ", ".join(filter(None, (end, word))), f"none {tone}".strip()
 
 
 def _two_lines(first: Component | str, second: str) -> html.Div:
@@ -700,10 +724,12 @@ def _line(
 ) -> Any:
     if newest is None:
         return MISSING
+    return html.Span([_spark(run_id, values, top), number(newest)])
+
+
+def _spark(run_id: str, values: Sequence[float | None], top: float | None) -> html.I:
     drawing = basics.sparkline(values, top)
-    style = {"--drawing": drawing, "--own": color_of(run_id)}
-    line = html.I(className="spark own", style=style)
-    return html.Span([line, number(newest)])
+    return html.I(className="spark own", style={"--drawing": drawing, "--own": color_of(run_id)})
 
 
 def _control(control: DigestControl | None) -> str:
