@@ -45,8 +45,11 @@ SHORTER = {
     "isentrope demo --replay": ["--headless", "--speed", "500"],
 }
 """The same command, with options that end it sooner and open no browser."""
-CLONE = "git clone <this repository> isentrope && cd isentrope"
-"""What makes the folder that these tests run in."""
+SET_UP = {
+    "git clone <this repository> isentrope && cd isentrope",
+    "python3 -m venv ~/isentrope-venv && . ~/isentrope-venv/bin/activate",
+}
+"""What makes the folder and the environment that these tests run in."""
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +179,7 @@ def test_a_server_for_a_cluster_takes_reports_over_tls(tmp_path: Path) -> None:
 def test_every_line_is_tried() -> None:
     installing = [line for line in LINES if line.startswith("pip install ")]
     tried = [line for line in LINES if of_isentrope(line) or "demo" in line]
-    assert set(LINES) == {*tried, *installing, CLONE, "isentrope up"}
+    assert set(LINES) == {*tried, *installing, *SET_UP, "isentrope up"}
     extras = {
         extra
         for line in installing

@@ -117,7 +117,7 @@ def test_the_guide_has_the_examples_it_speaks_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("diff", "steps"), [(0, 3), (1, 6), (2, 3)], ids=["five lines", "a helper", "nanochat"]
+    ("diff", "steps"), [(0, 6), (1, 6), (2, 3)], ids=["five lines", "a helper", "nanochat"]
 )
 def test_the_lines_that_a_diff_adds_leave_the_loop_as_it_was(
     diff: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -146,6 +146,7 @@ def test_the_lines_that_a_diff_adds_leave_the_loop_as_it_was(
     for report in reports:
         assert report.labels["entropy/prediction_basis"] == "loss_gradient"
         assert "probe/failures" not in report.scalars
+        assert ("entropy/observed_change" in report.scalars) == (diff == 0)
 
 
 @pytest.mark.parametrize("name", ["padded", pytest.param("hidden", marks=pytest.mark.slow)])
