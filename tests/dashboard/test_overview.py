@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dash import html
 from playwright.sync_api import expect
 
 import isentrope_dashboard
@@ -256,6 +257,8 @@ def test_an_ended_run_shows_the_number_of_the_list(site: Site) -> None:
 def test_the_banner_names_the_cause_in_words(site: Site) -> None:
     line = overview.health_line(_diagnosis(site), site.client.run(site.run(3)))
     assert "Unlikely tokens that are punished pull it down." in said(line)
+    link = next(part for part in line.children if isinstance(part, html.A))
+    assert link.href == "?tab=tokens&a=negative_low&sign=down"
     assert "ΔH" not in said(line)
     assert "More reward is not shown." in said(line)
 

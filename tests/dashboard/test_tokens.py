@@ -13,9 +13,11 @@ from plotly.io.json import to_json_plotly
 
 from isentrope.client import calls
 from isentrope_dashboard.components import token_text
+from isentrope_dashboard.figures.chart import EMPTY
+from isentrope_dashboard.formatting import percent
 from isentrope_dashboard.pages import tokens
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import Rollouts
+from isentrope_wire.answers import Rollouts, SeriesColumns
 from isentrope_wire.answers import StepReport as AnsweredStep
 from isentrope_wire.reports import DROPPED_PARTS, PREDICTION_BASIS, Rollout, StepReport
 from tests.dashboard.conftest import OpenPage, Site
@@ -137,8 +139,10 @@ def test_influences_colour_where_every_step_shown_has_them() -> None:
         ({"kept": "clipped"}, ["wait"]),
         ({"kept": "kept"}, ["so", "it"]),
         ({"text": "WAI"}, ["wait"]),
-        ({"advantage": "negative", "sign": "up"}, ["so"]),
-        ({"advantage": "positive"}, []),
+        ({"part": "negative", "sign": "up"}, ["so"]),
+        ({"part": "negative_high"}, ["wait", "so", "it"]),
+        ({"part": "negative_low"}, []),
+        ({"part": "positive"}, []),
     ],
 )
 def test_filters(wanted: dict[str, str], found: list[str]) -> None:
@@ -148,7 +152,7 @@ def test_filters(wanted: dict[str, str], found: list[str]) -> None:
 def test_filters_come_from_the_address() -> None:
     view = View(query={"q": "x", "sign": "up", "kept": "clipped", "a": "negative"})
     assert token_text.Filter.read(view) == token_text.Filter(
-        text="x", sign="up", kept="clipped", advantage="negative", mu=1.0
+        text="x", sign="up", kept="clipped", part="negative", mu=1.0
     )
     assert token_text.Filter.read(view, 3.0).mu == 3.0
     assert token_text.Filter.read(View(query={"mu": "2.5"}), 3.0).mu == 2.5
@@ -259,13 +263,70 @@ def test_the_pull_is_split_by_quadrant(site: Site) -> None:
     assert "of the pull" not in to_json_plotly(tokens.quadrant_bars(None))
 
 
-def test_a_step_says_its_basis_and_what_it_lacks() -> None:
-    report = AnsweredStep(
+def step_of(**scalars: float) -> AnsweredStep:
+    return AnsweredStep(
         step=3, recorded_at=1.0, received_at=1.0, control_version=0, incarnation="i", rank=0,
-        scalars={}, histograms=[],
-        labels={PREDICTION_BASIS: "loss_gradient", DROPPED_PARTS: "texts"},
+        scalars={name.replace("__", "/"): value for name, value in scalars.items()},
+        histograms=[], labels={PREDICTION_BASIS: "loss_gradient", DROPPED_PARTS: "texts"},
     )  # fmt: skip
-    assert tokens.sources_of(report) == [
+
+
+PARTS = {"negative_low": -0.004, "positive_high": -0.001, "positive_low": 0.002}
+
+
+@pytest.mark.parametrize(
+    ("kind", "gain", "predicted", "rest"),
+    [
+        ("influence", {}, -0.007, "−0.0040"),
+        ("change", {"entropy__gain": 0.5}, -0.007, "−0.0055"),
+        ("change", {}, -0.007, None),
+        ("change", {"entropy__gain": -0.5}, -0.007, None),
+    ],
+)
+def test_the_parts_add_up_to_the_prediction(
+    kind: str, gain: dict[str, float], predicted: float, rest: str | None
+) -> None:
+    parts = {f"{kind}__{name}": value for name, value in PARTS.items()}
+    report = step_of(**parts, **gain, entropy__predicted_change=predicted)
+    said = " ".join(words(tokens.quadrant_bars(report)).split())
+    assert ("Predicted ΔH" in said) == (rest is not None)
+    if rest is not None:
+        assert said.endswith(f"Momentum and the rest {rest} Predicted ΔH −0.0070")
+    assert "the newest with influences" not in said
+    acts = step_of(**parts, **gain, change__by_intervention=0.002)
+    older = " ".join(words(tokens.quadrant_bars(acts, newest=9)).split())
+    assert "Of step 3, the newest with influences; above is 9." in older
+    assert ("The control's share" in older) == (kind == "change")
+
+
+def test_the_list_says_what_it_makes_together(site: Site) -> None:
+    run = site.run(8)
+    recurring = site.client.ask(calls.recurring_tokens(run, steps=3))
+    counts = {step: site.client.step(run, step).scalars["token/count"] for step in recurring.steps}
+    listed = [item for item in recurring.items if item.contribution < 0]
+    share = sum(abs(item.share or 0) for item in listed)
+    others = int(sum(counts.values())) - sum(item.times for item in listed)
+    column = SeriesColumns(step=[*counts], value=[*counts.values()], min=None, max=None)
+    said = tokens.sum_in_words(recurring, token_text.Filter(), column)
+    assert said.startswith(f"The {len(listed)} listed that lower it make {percent(share)} of the")
+    assert f"over {others:,} other tokens" in said
+    assert ("a kind of tokens" in said) == (share < tokens.FEW)
+    assert "spread" not in tokens.sum_in_words(recurring, token_text.Filter(), EMPTY)
+    assert tokens.sum_in_words(recurring, token_text.Filter(sign="up"), column) == ""
+    none = token_text.Filter(sign="up", part="negative_low")
+    assert tokens.sum_in_words(recurring, none, column).startswith("None is among the 16")
+
+
+def test_a_filter_puts_what_it_shows_first() -> None:
+    loud = rollout((" so", 0.9, True), (" it", -0.1, True), sequence=1)
+    quiet = rollout((" wait", -0.4, True), sequence=2)
+    for sign, first in (("both", 1), ("down", 2), ("up", 1)):
+        rows = token_text.rollout_rows(answer(loud, quiet), token_text.Filter(sign=sign))
+        assert words(rows[0]).startswith(f"Rollout {first} ")
+
+
+def test_a_step_says_its_basis_and_what_it_lacks() -> None:
+    assert tokens.sources_of(step_of()) == [
         "Predicted from the loss's gradient.",
         "Not reported: texts.",
     ]

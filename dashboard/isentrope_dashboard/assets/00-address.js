@@ -36,23 +36,22 @@
     history[isStep ? "pushState" : "replaceState"](null, "", location.pathname + search + location.hash);
     return true;
   }
+  // The page as the address has it, its controls too.
   function turn() {
+    const query = new URLSearchParams(location.search);
     viewed = view();
     window.dash_clientside.set_props("view", { data: viewed });
     isentrope.ask();
+    controls.forEach(({ id, value }) => {
+      const written = query.has(id.param) ? query.getAll(id.param) : JSON.parse(defaults[id.param] || '[""]');
+      const shown = Array.isArray(value) ? written.filter(Boolean) : written[0];
+      if (String(shown) !== String(value ?? "") && isentrope.isMounted(id)) window.dash_clientside.set_props(id, { value: shown });
+    });
   }
   function show(params, isStep) {
     if (change(params, isStep)) turn();
   }
-  window.addEventListener("popstate", () => {
-    const query = new URLSearchParams(location.search);
-    turn();
-    controls.forEach(({ id, value }) => {
-      const written = query.has(id.param) ? query.getAll(id.param) : JSON.parse(defaults[id.param] || '[""]');
-      const shown = Array.isArray(value) ? written.filter(Boolean) : written[0];
-      if (isentrope.isMounted(id)) window.dash_clientside.set_props(id, { value: shown });
-    });
-  });
+  window.addEventListener("popstate", turn);
   Object.assign(isentrope, { make, rootPath, run, view, show });
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {

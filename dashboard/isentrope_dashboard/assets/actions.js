@@ -7,7 +7,11 @@
 
   // By the selector of what was clicked, or of what has it inside.
   const ACTIONS = {
-    "[data-show]": (place) => show(JSON.parse(place.dataset.show)),
+    "[data-show]": (place, event) => {
+      const shown = JSON.parse(place.dataset.show);
+      if (shown.tab) event.preventDefault();
+      show(shown, "tab" in shown);
+    },
     "[data-tab]": (place, event) => {
       event.preventDefault();
       show({ tab: place.dataset.tab }, true);

@@ -20,6 +20,7 @@ from isentrope_dashboard.components.basics import S_C, native, table, text
 from isentrope_dashboard.formatting import MISSING, change, count, number, percent
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import Rollouts, TopTokens
+from isentrope_wire.diagnosis.pull import MEANINGS
 from isentrope_wire.reports import Rollout
 
 LEAST_SHOWN = 0.03
@@ -33,6 +34,18 @@ MOST_OTHERS = 6
 """Other steps with a prompt that are offered: the first ones and the last."""
 
 
+PARTS = {
+    "": "All tokens",
+    **{
+        part.removeprefix("change/"): words.capitalize().replace(" tokens", "")
+        for part, words in MEANINGS.items()
+    },
+    "negative": "All punished",
+    "positive": "All rewarded",
+}
+"""Tokens by the signs of advantage and score, as the address names them, and in words."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
     """Which tokens the reader wants to see."""
@@ -42,8 +55,8 @@ class Filter:
     """`both`, `down` or `up`."""
     kept: str = "all"
     """`all`, `kept` or `clipped`."""
-    advantage: str = "any"
-    """`any`, `negative` or `positive`."""
+    part: str = ""
+    """A key of PARTS."""
     mu: float = math.inf
     """No filter, but a look: tokens whose |S_c| is beyond it, in standard deviations, are
     outlined."""
@@ -61,7 +74,7 @@ class Filter:
             text=query.get("q", ""),
             sign=query.get("sign", "both"),
             kept=query.get("kept", "all"),
-            advantage=query.get("a", "any"),
+            part=query.get("a", ""),
         )
 
     def passes(
@@ -70,18 +83,21 @@ class Filter:
         contribution: float,
         kept_share: float,
         advantage: float | None = None,
+        score: float | None = None,
     ) -> bool:
-        """Whether the reader wants to see a token, or several of one text: these have no advantage.
-        The contribution is below 0 where it pulls the entropy down; the kept share is 1 if none was
-        clipped."""
+        """Whether the reader wants to see a token, or several of one text. The contribution is
+        below 0 where it pulls the entropy down; the kept share is 1 if none was clipped."""
+        of_advantage, _, of_score = self.part.partition("_")
         return (
             self.text.casefold() in (words or "").casefold()
             and not (self.sign == "down" and contribution >= 0)
             and not (self.sign == "up" and contribution <= 0)
             and not (self.kept == "kept" and kept_share == 0)
             and not (self.kept == "clipped" and kept_share == 1)
-            and not (self.advantage == "positive" and advantage is not None and advantage <= 0)
-            and not (self.advantage == "negative" and advantage is not None and advantage >= 0)
+            and not (of_advantage == "positive" and advantage is not None and advantage <= 0)
+            and not (of_advantage == "negative" and advantage is not None and advantage >= 0)
+            and not (of_score == "high" and score is not None and score <= 0)
+            and not (of_score == "low" and score is not None and score > 0)
         )
 
 
@@ -186,7 +202,10 @@ def rollout_rows(
     sizes = [abs(value) for item in every for value in getattr(item, by) if value is not None]
     largest = max((size for size in sizes if math.isfinite(size)), default=0.0)
     rows: list[Component] = []
-    for item in sort_rollouts(answer.items, order):
+    items = sort_rollouts(answer.items, order)
+    if not order and (wanted.sign != "both" or wanted.part):
+        items.sort(key=lambda item: -_pull_shown(item, wanted, by))
+    for item in items:
         words, found = _running_text(item, answer, wanted, by, largest, has_focus=not rows)
         whole = "\n".join([item.prompt or "", "".join(item.texts), item.answer or ""])
         if not found and wanted.text and wanted.text.casefold() in whole.casefold():
@@ -203,6 +222,18 @@ def rollout_rows(
                 parts.append(html.Div(expected, className="rollout-answer"))
             rows.append(html.Div(parts, className="rollout"))
     return rows
+
+
+def _pull_shown(item: Rollout, wanted: Filter, by: str) -> float:
+    """Sum of the sizes of a rollout's effects that pass the filter."""
+    effects: Sequence[float | None] = getattr(item, by)
+    tokens = zip(item.texts, effects, item.kept, item.vocab_centered_scores, strict=True)
+    return sum(
+        abs(effect)
+        for words, effect, kept, score in tokens
+        if effect is not None
+        and wanted.passes(words, effect, float(kept is not False), item.advantage, score)
+    )
 
 
 def _prompt(prompt: str, answer: Rollouts) -> html.Div:
@@ -296,7 +327,7 @@ def _running_text(
         if (
             not shown
             or contribution is None
-            or not wanted.passes(words, effect, float(kept is not False), item.advantage)
+            or not wanted.passes(words, effect, float(kept is not False), item.advantage, score)
         ):
             _add_text(pieces, readable(words))
             continue
@@ -381,7 +412,10 @@ def top_token_table(answer: TopTokens, wanted: Filter) -> html.Table:
     pull = pull_of(answer.lowering, answer.raising)
     rows = []
     for token in answer.items:
-        if not wanted.passes(token.text, token.contribution, float(token.kept), token.advantage):
+        score = token.vocab_centered_score
+        if not wanted.passes(
+            token.text, token.contribution, float(token.kept), token.advantage, score
+        ):
             continue
         share = change(token.contribution)
         if pull:
@@ -389,15 +423,13 @@ def top_token_table(answer: TopTokens, wanted: Filter) -> html.Table:
         cells = [
             share,
             probability(token.logprob),
-            _sigmas(token.vocab_centered_score, answer.score_std),
+            _sigmas(score, answer.score_std),
             number(token.advantage, 2, signed=True),
             count(token.sequence),
             count(token.position),
             "kept" if token.kept else "clipped",
         ]
-        look = _look(
-            token.contribution, token.kept, token.vocab_centered_score, answer.score_std, wanted.mu
-        )
+        look = _look(token.contribution, token.kept, score, answer.score_std, wanted.mu)
         rows.append([html.Span(name_of(token.text, token.token_id), className=look), *cells])
     heads = (
         "Token",

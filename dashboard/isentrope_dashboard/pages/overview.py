@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
+from urllib.parse import urlencode
 
 from dash import html
 from dash.development.base_component import Component
@@ -232,14 +233,18 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
     buttons: list[Any] = []
     link = None
     if diagnosis.cause is not None:
-        link = ("tokens", "See the tokens")
+        quadrant = diagnosis.cause.quadrant
+        way = "down" if quadrant in LOWERING else "up"
+        shown = {"tab": "tokens", "a": quadrant.removeprefix("change/"), "sign": way}
+        if diagnosis.cause.influence_step is not None:
+            shown["step"] = str(diagnosis.cause.influence_step)
+        link = (shown, "See the tokens")
     if run.status == Status.FAILED:
-        link = ("config", "See the last output")
+        link = ({"tab": "config"}, "See the last output")
     if link is not None:
-        tab, label = link
-        buttons.append(
-            html.A(label, href=f"?tab={tab}", className="dim", **{"data-tab": tab}),
-        )
+        shown, label = link
+        href, show = f"?{urlencode(shown)}", json.dumps(shown)
+        buttons.append(html.A(label, href=href, className="dim", **{"data-show": show}))
     if diagnosis.suggestion is not None:
         suggested = Control.from_document(diagnosis.suggestion.control)
         fill = json.dumps(control.fill_of(suggested))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -17,13 +17,29 @@ from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
 from isentrope_dashboard.components import basics, token_text
 from isentrope_dashboard.figures.chart import EMPTY
-from isentrope_dashboard.formatting import change, count, percent
+from isentrope_dashboard.formatting import change, count, number, percent
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages.steps import NO_STEP, PARAM, chosen_step, report_of
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import RecurringTokens, Rollouts, StepReport, TopTokens
+from isentrope_wire.answers import (
+    RecurringToken,
+    RecurringTokens,
+    Rollouts,
+    SeriesColumns,
+    StepReport,
+    TopTokens,
+)
 from isentrope_wire.diagnosis.pull import CAUSE_STEPS, MEANINGS, QUADRANTS
-from isentrope_wire.metrics import CHANGE_POSITIVE_HIGH, INFLUENCES
+from isentrope_wire.metrics import (
+    CHANGE_BY_ENTROPY_BONUS,
+    CHANGE_BY_INTERVENTION,
+    CHANGE_POSITIVE_HIGH,
+    ENTROPY_GAIN,
+    ENTROPY_PREDICTED_BY_MOMENTUM,
+    ENTROPY_PREDICTED_CHANGE,
+    INFLUENCES,
+    TOKEN_COUNT,
+)
 from isentrope_wire.reports import (
     ADVANTAGES,
     DROPPED_PARTS,
@@ -36,6 +52,13 @@ RECURRING_STEPS = 10
 BESIDE = "beside"
 """In the address: a second step, whose rollouts of the same prompts are shown beside those of the
 first."""
+INSIDE = {
+    CHANGE_BY_INTERVENTION: "The control's share",
+    CHANGE_BY_ENTROPY_BONUS: "The loss's entropy bonus",
+}
+"""Parts of the unit prediction that the parts by the signs of A and S_c have inside them."""
+FEW = 0.2
+"""Share of the pull; where the listed tokens make less, they do not explain it."""
 IF_MU = "Share of them that Clip_V would keep with this µ on both sides"
 _ONE_STEP = basics.button("One step", **{"data-show": json.dumps({BESIDE: None})})
 NOTHING_MEASURED = (
@@ -65,8 +88,13 @@ async def read(client: AsyncClient, view: View) -> Values:
         client.ask(
             calls.recurring_tokens(run_id, steps=RECURRING_STEPS, step=wanted, mu=chosen.mu)
         ),
-        client.ask(calls.series(run_id, audit, from_step=max(0, (step or 0) - CAUSE_STEPS + 1))),
+        client.ask(
+            calls.series(
+                run_id, [audit, TOKEN_COUNT], from_step=max(0, (step or 0) - CAUSE_STEPS + 1)
+            )
+        ),
     )
+    newest = step
     if wanted is None and audited.series.get(audit, EMPTY).step:
         step = audited.series[audit].step[-1]
     report = await report_of(client, run_id, step)
@@ -88,8 +116,11 @@ async def read(client: AsyncClient, view: View) -> Values:
     return {
         "token-context": context,
         "token-count": how_many,
-        "token-pull": quadrant_bars(report, NO_STEP if run.step is None else NOTHING_MEASURED),
+        "token-pull": quadrant_bars(
+            report, NO_STEP if run.step is None else NOTHING_MEASURED, newest=newest
+        ),
         "recurring": recurring_rows(recurring, chosen),
+        "recurring-sum": sum_in_words(recurring, chosen, audited.series.get(TOKEN_COUNT, EMPTY)),
         "recurring-steps": _steps_words(recurring),
         "token-legend": token_text.legend(chosen.mu, by),
     }
@@ -105,7 +136,10 @@ def _context(
         if rows:
             body = html.Div(rows)
         else:
-            body = _sentence("No token of these rollouts passes the filters.")
+            body = _sentence(
+                f"None of the {len(rollouts.items)} rollouts that this step reports has tokens"
+                " that pass the filters: look at another step."
+            )
         return [body], _how_many(rollouts.step, len(rows), len(rollouts.items), "rollout")
     if not top.items:
         return [_sentence(GATE_TOKENS)], ""
@@ -146,80 +180,120 @@ def sources_of(report: StepReport | None) -> list[str]:
     return words
 
 
-def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> list[Component]:
-    """Influences, else parts of the unit prediction, by the signs of A and S_c, each with its share
-    of the pull; or why there are none."""
-    scalars = {}
+def quadrant_bars(
+    report: StepReport | None,
+    absent: str = NOTHING_MEASURED,
+    *,
+    newest: int | None = None,
+) -> list[Component]:
+    """What made the step's predicted change: influences, else parts of the unit prediction times
+    the gain, by the signs of A and S_c, each with its share of the pull; and the rest of the
+    prediction. Without a gain, the parts in nats per unit gain alone.
+
+    Args:
+        absent: said where there are none.
+        newest: the step that the bar above is of; the report is an older one's where that alone
+            has influences.
+    """
+    scalars: Mapping[str, float] = {}
     if report is not None:
         scalars = report.scalars
-    sums = {}
-    if INFLUENCES.values() & scalars.keys():
-        sums = INFLUENCES
-    known = {part: scalars.get(sums.get(part, part)) for part in MEANINGS}
+    has_influences = bool(INFLUENCES.values() & scalars.keys())
+    sums: Mapping[str, str] = {part: part for part in MEANINGS}
+    gain, predicted = scalars.get(ENTROPY_GAIN, 0.0), scalars.get(ENTROPY_PREDICTED_CHANGE)
+    has_gain = math.isfinite(gain) and gain > 0
+    scale = gain if has_gain else 1.0
+    of, unit, factor = ["g ", *basics.S_C], f"nats: times the gain of {number(gain, 2)}", scale
+    if has_influences:
+        sums, of, unit, factor = INFLUENCES, ["influence"], "nats", 1.0
+    elif not has_gain or predicted is None:
+        unit, factor, scale, predicted = "nats per unit gain", 1.0, 1.0, None
+    known = {part: scalars.get(sums[part]) for part in MEANINGS}
     values = {
-        part: value for part, value in known.items() if value is not None and math.isfinite(value)
+        part: factor * value
+        for part, value in known.items()
+        if value is not None and math.isfinite(value)
     }
-    if not values:
+    if report is None or not values:
         return [_sentence(absent)]
     lowering = -sum(value for value in values.values() if value < 0)
     raising = sum(value for value in values.values() if value > 0)
     pull = max(lowering, raising)
-    down, up = abs(min(0.0, *values.values())), max(0.0, *values.values())
-    zero = 50.0
-    if down + up:
-        zero = 100 * down / (down + up)
-    of, unit = ["g ", *basics.S_C], "nats per unit gain"
-    if sums:
-        of, unit = ["influence"], "nats"
-    step = None
-    if report is not None:
-        step = report.step
-    heading = ["By ", *of, f", step {count(step)}, {unit}"]
+    rest = None
+    if predicted is not None and math.isfinite(predicted):
+        rest = predicted - sum(values.values())
+    inside = {
+        words: scale * scalars[part]
+        for part, words in INSIDE.items()
+        if scalars.get(part) and math.isfinite(scalars[part]) and (has_gain or not has_influences)
+    }
+    drawn = [0.0, *values.values(), *inside.values(), rest or 0.0]
+    low, reach = min(drawn), (max(drawn) - min(drawn)) or 1.0
+    older = []
+    if newest is not None and newest != report.step:
+        said = (
+            f"Of step {count(report.step)}, the newest with influences; above is {count(newest)}."
+        )
+        older = [html.P(said, className="warning small token-sentence")]
+    heading = ["By ", *of, f", step {count(report.step)}, {unit}"]
     rows = [
         html.Div(heading, className="dim small num"),
+        *older,
         *(_sentence(words) for words in sources_of(report)),
     ]
     for part, value in values.items():
-        width = 0.0
-        if down + up:
-            width = 100 * abs(value) / (down + up)
-        left, side = zero, "up"
-        if value < 0:
-            left, side = zero - width, "down"
-        place = {"width": f"{width:.1f}%", "left": f"{left:.1f}%"}
         share = ""
         if pull and (value < 0) == (lowering >= raising):
             share = f"{percent(abs(value) / pull, 0)} of the pull"
-        rows.append(
-            html.Div(
-                [
-                    html.Div(
-                        [
-                            html.Div(basics.write_symbols(QUADRANTS[part]), className="strong"),
-                            basics.text(MEANINGS[part], "dim small"),
-                        ]
-                    ),
-                    html.Div(
-                        [
-                            html.I(className="zero", style={"left": f"{zero:.1f}%"}),
-                            html.I(className=side, style=place),
-                        ],
-                        className="pull-bar",
-                        **{"aria-hidden": "true"},
-                    ),
-                    html.Div(
-                        [html.B(change(value)), html.Div(share, className="dim small")],
-                        className="num pull-value",
-                    ),
-                ],
-                className="pull-row",
-            )
+        shown = {"a": part.removeprefix("change/"), "sign": None}
+        name = html.Button(
+            MEANINGS[part].capitalize(),
+            type="button",
+            className="link",
+            **{"data-show": json.dumps(shown)},
         )
+        signs = html.Div(basics.write_symbols(QUADRANTS[part]), className="dim small")
+        rows.append(_pull_row([name, signs], value, share, low, reach))
+    for what, value in inside.items():
+        name_inside = [html.Div(what), basics.text("within the four above", "dim small")]
+        rows.append(_pull_row(name_inside, value, "", low, reach, look=" inside"))
+    if rest is not None:
+        words: list[Any] = [html.Div("Momentum and the rest")]
+        momentum = scalars.get(ENTROPY_PREDICTED_BY_MOMENTUM)
+        if momentum is not None:
+            words.append(basics.text(f"momentum alone {change(momentum)}", "dim small num"))
+        rows.append(_pull_row(words, rest, "", low, reach))
+        total = [html.B("Predicted ΔH"), basics.spacer(), html.B(change(predicted))]
+        rows.append(html.Div(total, className="row num"))
     return rows
+
+
+def _pull_row(
+    name: list[Any], value: float, share: str, low: float, reach: float, look: str = ""
+) -> html.Div:
+    """A bar from 0 to `value`, on an axis that begins at `low` and is `reach` long."""
+    zero, width = -100 * low / reach, 100 * abs(value) / reach
+    left, side = zero, "up"
+    if value < 0:
+        left, side = zero - width, "down"
+    bars = [
+        html.I(className="zero", style={"left": f"{zero:.1f}%"}),
+        html.I(className=side + look, style={"width": f"{width:.1f}%", "left": f"{left:.1f}%"}),
+    ]
+    said = [html.B(change(value)), html.Div(share, className="dim small")]
+    return html.Div(
+        [
+            html.Div(name),
+            html.Div(bars, className="pull-bar", **{"aria-hidden": "true"}),
+            html.Div(said, className="num pull-value"),
+        ],
+        className="pull-row",
+    )
 
 
 def recurring_rows(recurring: RecurringTokens, chosen: token_text.Filter) -> list[dict[str, Any]]:
     """Rows of the grid: shares as parts of one, None where not measured."""
+    items = [item for item in recurring.items if _is_shown(item, chosen)]
     return [
         {
             "id": f"{item.token_id}-{item.text}",
@@ -233,9 +307,51 @@ def recurring_rows(recurring: RecurringTokens, chosen: token_text.Filter) -> lis
             "kept": item.kept_share,
             "kept_if": None if item.beyond_share is None else 1 - item.beyond_share,
         }
-        for item in recurring.items
-        if chosen.passes(item.text, item.contribution, item.kept_share)
+        for item in items
     ]
+
+
+def _is_shown(item: RecurringToken, chosen: token_text.Filter) -> bool:
+    """Whether a text passes the filters. A contribution is −g S_c: its sign and that of the mean
+    score tell the advantage's."""
+    score = item.mean_score
+    if score is None:
+        return chosen.passes(item.text, item.contribution, item.kept_share)
+    advantage = -item.contribution * score
+    return chosen.passes(item.text, item.contribution, item.kept_share, advantage, score)
+
+
+def sum_in_words(
+    recurring: RecurringTokens, chosen: token_text.Filter, counts: SeriesColumns
+) -> str:
+    """Which share of the pull the listed tokens make together, and over how many tokens of the same
+    steps the rest of it is spread."""
+    if not recurring.items:
+        return ""
+    lowers = recurring.items[0].contribution < 0
+    listed = [
+        item
+        for item in recurring.items
+        if (item.contribution < 0) == lowers and item.share is not None and _is_shown(item, chosen)
+    ]
+    if not listed and chosen.part:
+        return (
+            "None is among the 16 tokens of a step that contribute most: many pull a little each."
+        )
+    if not listed:
+        return ""
+    share = sum(abs(item.share or 0.0) for item in listed)
+    way = "raise"
+    if lowers:
+        way = "lower"
+    words = f"The {count(len(listed))} listed that {way} it make {percent(share)} of the pull"
+    tokens = {step: int(value) for step, value in zip(counts.step, counts.value, strict=True)}
+    if tokens.keys() >= set(recurring.steps):
+        others = sum(tokens[step] for step in recurring.steps) - sum(item.times for item in listed)
+        words += f"; the rest is spread over {count(others)} other tokens of these steps"
+    if share < FEW:
+        words += ". It is a kind of tokens that pulls, not a few words: choose one above"
+    return f"{words}."
 
 
 def _steps_words(recurring: RecurringTokens) -> str:
@@ -320,11 +436,14 @@ async def layout(_client: AsyncClient, view: View) -> Component:
             chosen.kept,
             "Gradient",
         ),
-        basics.choice(
-            "a",
-            [("any", "Any A"), ("negative", "A < 0"), ("positive", "A > 0")],
-            chosen.advantage,
-            "Advantage",
+        dmc.Select(
+            id={"param": "a"},
+            data=[{"value": part, "label": words} for part, words in token_text.PARTS.items()],
+            value=chosen.part,
+            size="xs",
+            w=150,
+            allowDeselect=False,
+            **{"aria-label": "Tokens by advantage and score"},
         ),
         basics.spacer(),
         html.Div(id="token-legend", className="row small token-legend"),
@@ -351,6 +470,7 @@ async def layout(_client: AsyncClient, view: View) -> Component:
         dashGridOptions={"rowHeight": 31, "headerHeight": 28},
     )
     recurring = basics.card(
+        html.Div(id="recurring-sum", className="dim small recurring-sum"),
         tokens,
         title="Recurring tokens",
         beside=html.Span(id="recurring-steps", className="dim small num"),
