@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from isentrope_wire.control import Control
+from isentrope_wire.control import Control, Hold
 from isentrope_wire.control_answers import ControlVersion, version_before
 from isentrope_wire.diagnosis.course import AHEAD
 from isentrope_wire.methods import METHODS, Method
@@ -216,6 +216,18 @@ def changes(new: Control, old: Control) -> list[tuple[str, str, str]]:
     return [pair for pair in pairs if pair[1] != pair[2]]
 
 
+def hold_target(hold: Hold) -> str:
+    """What is held in a few words: `100 → 40 %, steps 82 to 382`."""
+    if hold.target_curve is None or len(hold.target_curve) != 2:
+        return hold.target_in_words
+    (begins, first), (ends, last) = hold.target_curve
+    high, low = str(first), str(last)
+    if high.endswith("%") and low.endswith("%"):
+        high = high.removesuffix("%")
+    low = low.replace("%", "\N{NO-BREAK SPACE}%")
+    return f"{high} → {low}, steps {count(begins)} to {count(ends)}"
+
+
 def short_label(new: Control, old: Control | None) -> str:
     """What changed, in a few characters: `Clip_V · µ₋ 0.22`; empty when nothing did."""
     parts = []
@@ -249,7 +261,7 @@ def short_label(new: Control, old: Control | None) -> str:
     else:
         parts += [f"{name} {after}" for name, after in parameters]
     if new.held != (old and old.held):
-        parts.append(f"Hold {OFF if new.held is None else new.held.target_in_words}")
+        parts.append(f"Hold {OFF if new.held is None else hold_target(new.held)}")
     return " · ".join(parts)
 
 

@@ -3,6 +3,7 @@ newest control."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from isentrope_dashboard.components.control_card import (
     has_form,
     why_closed,
 )
-from isentrope_dashboard.components.control_effects import latest_control
+from isentrope_dashboard.components.control_effects import hold_in_words, latest_control
 from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.figures.chart import Scale
 from isentrope_dashboard.formatting import change, changes, number, percent
@@ -36,6 +37,7 @@ from isentrope_wire.control_answers import (
 from isentrope_wire.diagnosis.health import Preview
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, Method
+from isentrope_wire.metrics import HOLD_BONUS, HOLD_MU
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 from tests.dashboard.conftest import Site
 from tests.dashboard.made_answers import BEGAN, run_detail, version, words
@@ -237,6 +239,12 @@ def test_a_verdict_is_shown_with_what_was_predicted() -> None:
     )
     assert [one for one in said if one not in shown] == []
     assert "Revert" not in words(latest_control([newest, BEGAN], is_over=False, may_push=False))
+    held = version(3, "APPLIED", Control(hold={"target_share": 0.6}), 21)
+    acts = hold_in_words({HOLD_BONUS: 0.53, HOLD_MU: math.nan})
+    assert "by a bonus of 0.53" in words(
+        latest_control([held, BEGAN], is_over=False, may_push=True, acts=acts)
+    )
+    assert hold_in_words({HOLD_BONUS: 0.0}) == ""
     stopped = replace(verdict, outcome=Outcome.STOPPED, message="Stopped the fall: 0.300 nats.")
     newest = replace(newest, verdict=stopped)
     older = [version(4, "APPLIED", Control(), 51), newest]

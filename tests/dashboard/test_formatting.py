@@ -9,6 +9,7 @@ import pytest
 from isentrope_dashboard.formatting import (
     change,
     count,
+    hold_target,
     number,
     percent,
     seconds,
@@ -16,6 +17,7 @@ from isentrope_dashboard.formatting import (
     threshold,
     told_apart,
 )
+from isentrope_wire.control import Hold
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,14 @@ from isentrope_dashboard.formatting import (
         (significant(12345.6), "12,346"),
         (significant(-3e-6), "−3e−6"),
         (change(1.6e-5), "+0.000016"),
+        # A hold's target: an anneal in a few words, whatever else as it was typed.
+        (
+            hold_target(Hold(target_curve=((82, "100%"), (1382, "40%")))),
+            "100 → 40\N{NO-BREAK SPACE}%, steps 82 to 1,382",
+        ),
+        (hold_target(Hold(target_curve=((82, 0.5), (382, 0.2)))), "0.5 → 0.2, steps 82 to 382"),
+        (hold_target(Hold(target_curve=((1, 0.5),))), "1:0.5"),
+        (hold_target(Hold(target_share=0.75)), "75% of the early level"),
         (change(-1.6e-6), "−1.6e−6"),
         # Digits that tell values of one chart apart; whole numbers in full.
         (told_apart(1000007680.0), "1,000,007,680"),

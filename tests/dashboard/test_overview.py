@@ -22,7 +22,7 @@ from isentrope_wire.answers import HealthLevel, SeriesColumns
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import EntropyForecast, Estimate, PredictedEffect
 from isentrope_wire.diagnosis.health import Diagnosis
-from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE
+from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE
 from isentrope_wire.reports import RunFinished
 from tests.dashboard.conftest import OpenPage, Site, apart
 from tests.dashboard.made_answers import version
@@ -202,7 +202,7 @@ def test_the_promise_of_the_active_control_stays() -> None:
     drawn_lines = {tuple(trace["y"]) for trace in figure["data"] if trace.get("x", [0])[0] == 61}
     assert {tuple(promised), tuple(unchanged)} <= drawn_lines
     labels = {end["text"] for end in figure["layout"]["meta"]["ends"]}
-    assert {"<b>promised</b><br>0.550", "<b>without it</b><br>0.400"} <= labels
+    assert {"<b>promised</b><br>0.550 at 110", "<b>without it</b><br>0.400 at 110"} <= labels
 
 
 @pytest.mark.parametrize(
@@ -240,6 +240,20 @@ def test_the_flag_says_what_was_lost(
     line = overview.health_line(known, site.client.run(run_id))
     assert said(line.children[0]).split(" ") == flag
     assert look in line.className.split()
+
+
+def test_clipped_counts_the_steps_under_the_control(site: Site) -> None:
+    clipped = SeriesColumns(
+        step=[4, 5, 6, 7, 8], value=[0.0, 0.0, 0.0, 0.02, 0.04], min=None, max=None
+    )
+    newest: dict[str, SeriesColumns] = {CLIP_FRACTION: clipped}
+    for since, words in (
+        (7, "Clipped 2 steps under the control 3.0\u00a0%"),
+        (0, "Clipped last 5 steps 0.0\u00a0%"),
+        (9, "Clipped last 5 steps 0.0\u00a0%"),
+    ):
+        cards = overview.kpi_cards(_diagnosis(site), {}, {}, newest, since=since)
+        assert " ".join(said(cards[-1]).split(" ")).startswith(words)
 
 
 def test_an_ended_run_shows_the_number_of_the_list(site: Site) -> None:

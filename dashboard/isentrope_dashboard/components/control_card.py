@@ -477,7 +477,7 @@ def _hold_fields(fields: Fields, *, can: bool) -> list[Component]:
             id=HOLD_TARGET,
             value=str(fields.hold_target),
             size="xs",
-            w=88,
+            w=132,
             className=f"num {look}",
             placeholder="nats or %",
         ),

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dash import html
 from dash.development.base_component import Component
 
 from isentrope_dashboard.components.basics import button, chip, icon, row, spacer, text
-from isentrope_dashboard.formatting import count, method, percent, seconds, short_label
+from isentrope_dashboard.formatting import (
+    count,
+    method,
+    number,
+    percent,
+    seconds,
+    short_label,
+)
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import (
     ControlVersion,
@@ -18,6 +26,7 @@ from isentrope_wire.control_answers import (
     version_before,
     version_to_revert,
 )
+from isentrope_wire.metrics import HOLD_BONUS, HOLD_MU
 
 LATEST = "control-latest"
 OLDER_VERSIONS = 8
@@ -55,10 +64,11 @@ def name_of(control: Control) -> str:
 
 
 def latest_control(
-    history: Sequence[ControlVersion], *, is_over: bool, may_push: bool
+    history: Sequence[ControlVersion], *, is_over: bool, may_push: bool, acts: str = ""
 ) -> list[Component]:
     """The newest version with what became of it, and those before in a line each; `history` has the
-    newest first. `may_push`: whether this reader can go back to an earlier one."""
+    newest first. `may_push`: whether this reader can go back to an earlier one. `acts`: by what a
+    hold acts now."""
     if not history or history[0].version == 0:
         runs = "runs"
         if is_over:
@@ -75,7 +85,7 @@ def latest_control(
     if may_push:
         taken_back = version_to_revert(history)
     return [
-        _newest(newest, version_before(taken_back, history) if taken_back else None),
+        _newest(newest, version_before(taken_back, history) if taken_back else None, acts),
         *(_older(item) for item in older[:OLDER_VERSIONS]),
     ]
 
@@ -93,12 +103,26 @@ def _chip_of(item: ControlVersion) -> tuple[str, str, str]:
     return word, tone, symbol
 
 
-def _newest(item: ControlVersion, revert_to: ControlVersion | None) -> Component:
+def hold_in_words(scalars: Mapping[str, float]) -> str:
+    """By what a hold acts in the newest steps: `by a bonus of 0.53`; empty where it does not."""
+    bonus, mu = scalars.get(HOLD_BONUS), scalars.get(HOLD_MU)
+    parts = []
+    if mu is not None and math.isfinite(mu):
+        parts.append(f"a µ of {number(mu, 2)}")
+    if bonus:
+        parts.append(f"a bonus of {number(bonus, 2)}")
+    if parts:
+        return f"now by {' and '.join(parts)}"
+    return ""
+
+
+def _newest(item: ControlVersion, revert_to: ControlVersion | None, acts: str) -> Component:
     word, tone, symbol = _chip_of(item)
-    who = item.author or "unknown"
-    reason = ""
+    who, reason = item.author or "unknown", ""
+    if item.control.held is not None and item.was_applied and acts:
+        reason = f" · {acts}"
     if item.reason:
-        reason = f" · “{item.reason}”"
+        reason += f" · “{item.reason}”"
     why = ": ".join(part for part in (item.code, item.message) if part)
     revert = []
     if revert_to is not None:
@@ -112,11 +136,10 @@ def _newest(item: ControlVersion, revert_to: ControlVersion | None) -> Component
         [
             row(
                 text(f"v{item.version}", "mono dim"),
-                text(name_of(item.control), "strong ellipsis"),
-                spacer(),
+                text(name_of(item.control), "strong spacer"),
                 chip(word, tone, symbol=symbol),
             ),
-            html.Div([who, reason], className="dim small ellipsis", title=f"{who}{reason}"),
+            html.Div([who, reason], className="dim small"),
             _stages(item),
             *([html.Div(why, className="small why")] if why else []),
             row(html.Div(said, className="dim small"), spacer(), *revert, name="foot"),

@@ -48,21 +48,21 @@ def entropy_figure(panel: Panel, shown: Shown) -> Figure | str:
     )
     add_seeds(chart, panel, shown)
     for left, word, color in (
-        (1.0, "early", "faint"),
-        (WATCH_LEFT, "Watch", "faint"),
+        (1.0, "early", "muted"),
+        (WATCH_LEFT, "Watch", "upper"),
         (ACT_LEFT, "Act", "act"),
     ):
         if early is not None:
             value = early * left
-            chart.level(value, ink[color], dash="1px,3px" if left == 1 else "4px,4px")
-            chart.end(f"{word} {number(value)}", value, ink["muted" if color == "faint" else color])
+            chart.level(value, ink["faint"], dash="1px,3px")
+            chart.end(f"{word} {number(value)}", value, ink[color])
     for line in shown.forecasts:
         if line.course is not None:
             _add_forecast(chart, line, line.course)
     for label, color, steps, entropies in promises:
         chart.stroke(steps, entropies, ink[color], width=1.5, opacity=0.8)
         if steps[-1] >= shown.last - AHEAD:
-            words = end_label(label, number(entropies[-1]))
+            words = end_label(label, value_at(entropies[-1], steps[-1]))
             chart.end(words, entropies[-1], ink[color], step=steps[-1])
     if target.step:
         chart.line(
@@ -103,6 +103,11 @@ def _promises(shown: Shown) -> list[tuple[str, str, list[int], list[float]]]:
     ]
 
 
+def value_at(value: float | None, step: int) -> str:
+    """`0.410 at 181`: a forecast, and of which step it is."""
+    return f"{number(value)} at {count(step)}"
+
+
 def _nats(value: float | None) -> str:
     return f"{number(value, 4)} nats"
 
@@ -132,7 +137,7 @@ def _add_forecast(chart: Chart, line: Forecast, course: EntropyForecast) -> None
     )
     value = course.entropy[-1]
     chart.end(
-        end_label(line.label, number(value)),
+        end_label(line.label, value_at(value, course.step[-1])),
         value,
         chart.ink[color],
         step=course.step[-1],

@@ -46,6 +46,7 @@ from isentrope_dashboard.components.control_card import Fields
 from isentrope_dashboard.components.control_effects import LATEST, latest_control, name_of
 from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.figures.chart import Scale
+from isentrope_dashboard.figures.entropy import value_at
 from isentrope_dashboard.figures.panel import Forecast
 from isentrope_dashboard.formatting import (
     MISSING,
@@ -127,9 +128,14 @@ def _read_current(run: RunDetail, *, may_push: bool = True) -> dict[str, Any]:
 
 
 def card_values(
-    run: RunDetail, me: Me, history: Sequence[ControlVersion], alerts: Sequence[Alert]
+    run: RunDetail,
+    me: Me,
+    history: Sequence[ControlVersion],
+    alerts: Sequence[Alert],
+    acts: str = "",
 ) -> Values:
-    """Why there is no form, if so, the newest control and the alerts."""
+    """Why there is no form, if so, the newest control and the alerts. `acts`: by what a hold acts
+    now."""
     closed = card.why_closed(run, me)
     last = reference(run.control).control
     words = closed
@@ -146,7 +152,7 @@ def card_values(
     return {
         CLOSED: [words, html.Pre("\n".join(output), className="last-output")] if output else words,
         NEWEST: known(run.control),
-        LATEST: latest_control(history, is_over=run.status.is_over, may_push=not closed),
+        LATEST: latest_control(history, is_over=run.status.is_over, may_push=not closed, acts=acts),
         card.ALERTS: card.alert_rows(alerts, may_acknowledge=card.may_control(me)),
     }
 
@@ -383,7 +389,10 @@ def shown_preview(
         ends = [scale.position(step), scale.position(step + PROMISED_STEPS)]
         drawn["lines"] = {
             "chart-entropy": _line(
-                [scale.position(at) for at in course.step], course.entropy, label, number(ahead)
+                [scale.position(at) for at in course.step],
+                course.entropy,
+                label,
+                value_at(ahead, course.step[-1]),
             ),
             "chart-change": _line(
                 ends, [pace, pace], label, formatting.pace(pace, preview.entropy)

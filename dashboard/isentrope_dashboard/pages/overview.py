@@ -25,6 +25,7 @@ from isentrope_dashboard.components.basics import (
     text,
     unbroken,
 )
+from isentrope_dashboard.components.control_effects import hold_in_words
 from isentrope_dashboard.components.header import STATUS, look_of
 from isentrope_dashboard.figures.chart import EMPTY, smoothed
 from isentrope_dashboard.figures.panel import Forecast
@@ -87,7 +88,7 @@ async def read(client: AsyncClient, view: View) -> Values:
         client.ask(
             calls.series(
                 run_id,
-                names,
+                [*names, metrics.HOLD_BONUS, metrics.HOLD_MU],
                 from_step=max(0, (run.step or 0) - LAST_STEPS + 1),
                 to_step=run.step,
             )
@@ -101,18 +102,29 @@ async def read(client: AsyncClient, view: View) -> Values:
             tried = asked
         shown = replace(shown, forecasts=forecasts(outlook, tried))
     is_over = run.status.is_over
+    acting, since = run.control.active, 0
+    if acting is not None and acting.applied_step is not None:
+        since = acting.applied_step
+    newest_values = {
+        name: columns.value[-1]
+        for name, columns in newest.series.items()
+        if columns.step and columns.step[-1] == run.step
+    }
+    acts = hold_in_words(newest_values)
     nothing = {}
     if is_over:  # of the change its panel says what it needs
         nothing = {panel.name: "None was reported" for panel in OVERVIEW if panel.name != "change"}
     return {
         "health": health_line(diagnosis, run),
-        "kpis": kpi_cards(diagnosis, early.series, shown.series, newest.series, is_over=is_over),
+        "kpis": kpi_cards(
+            diagnosis, early.series, shown.series, newest.series, is_over=is_over, since=since
+        ),
         **{
             f"chart-{panel.name}": charts.figure(panel, shown, nothing.get(panel.name, ""))
             for panel in OVERVIEW
         },
         "trust": trust_in_words(diagnosis),
-        **control.card_values(run, me, history, alerts),
+        **control.card_values(run, me, history, alerts, acts),
         **control.form_values(view, run, wanted, outlook, shown.scale),
     }
 
@@ -405,12 +417,23 @@ def kpi_cards(
     newest: Mapping[str, SeriesColumns],
     *,
     is_over: bool = False,
+    since: int = 0,
 ) -> list[html.Section]:
-    """Entropy, reward, pace and clipped share."""
+    """Entropy, reward, pace and clipped share; this of the steps under the control that acts
+    `since` a step."""
     levels = {name: metrics.newest_level(columns.value) for name, columns in newest.items()}
     entropy = levels.get(metrics.ENTROPY_MEAN)
     if entropy is not None and math.isfinite(entropy):
         levels[metrics.ENTROPY_MEAN] = diagnosis.entropy
+    clipped = newest.get(metrics.CLIP_FRACTION, EMPTY)
+    under = [
+        value for step, value in zip(clipped.step, clipped.value, strict=True) if step >= since
+    ]
+    kpis = KPIS
+    if len(under) < metrics.NEWEST_STEPS and len(under) < len(clipped.value) and under:
+        levels[metrics.CLIP_FRACTION] = metrics.newest_level(under)
+        steps = f"{len(under)} step{'s' * (len(under) > 1)} under the control"
+        kpis = (*KPIS[:-1], replace(KPIS[-1], unit=steps))
     cards = [
         kpi_card(
             kpi,
@@ -418,7 +441,7 @@ def kpi_cards(
             shown.get(kpi.metric, EMPTY),
             levels.get(kpi.metric),
         )
-        for kpi in KPIS
+        for kpi in kpis
     ]
     course = shown.get(metrics.ENTROPY_PREDICTED_CHANGE, EMPTY)
     why_none = ""
