@@ -774,8 +774,9 @@ class Probe:
         elif self._end.finished:
             self._parts.warnings.warn_once(
                 "ended",
-                "The run has ended: what is logged, gated and stepped from now on is not reported. "
-                "A loop calls finish after it; a trainer evaluates within its training"
-                " (eval_strategy). Another training needs a new Probe.",
+                "The run has ended: what is logged, gated and stepped from now on is not reported."
+                " Another training needs a new Probe. A loop of your own calls finish last; a"
+                " trainer's run ends with train(), and eval_strategy='steps' evaluates within it,"
+                " after the last step, too.",
             )
         return inactive

@@ -363,6 +363,37 @@ def test_what_cannot_be_coupled_is_named_once_and_the_theory_goes_on(
     }
 
 
+class EvaluatesAfterFourUpdates(torch.optim.SGD):
+    """As schedule-free optimisers do, whose averages then are the model's weights."""
+
+    updates = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.updates += 1
+        for group in self.param_groups:
+            group["train_mode"] = self.updates != 4
+        return super().step(closure)
+
+
+def test_a_step_closed_over_averaged_weights_is_not_measured(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings: dict[str, Any] = {"optimizer_of": EvaluatesAfterFourUpdates, "with_unseen": True}
+    _, found, _ = train("model", **settings)
+    observed = ["entropy/observed_change" in report.scalars for report in found]
+    assert observed == [step != 3 for step in range(8)]
+    # Of two updates no change is that of one.
+    measured = [
+        "entropy/unseen_change" in report.scalars
+        and report.labels["entropy/prediction_basis"] == "entropy_gradient"
+        for report in found
+    ]
+    assert measured == [step not in (0, 3, 4) for step in range(8)]
+    assert [record.message.partition(" (")[0] for record in caplog.records] == [
+        "A step was closed while the optimiser had averaged weights in place"
+    ]
+
+
 def test_a_coupling_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISENTROPE_COUPLING", "everything")
     with pytest.raises(ConfigurationError, match="last_block, model"):

@@ -52,8 +52,12 @@ class StepReports(TrainerCallback):
         """The update has been made and counted: `global_step` is its number."""
         self._done = state.global_step
 
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """The step before is complete: nothing more is logged about it."""
+    def on_step_begin(self, *_: Any, optimizer: Any = None, **__: Any) -> None:
+        """The step before is complete: nothing more is logged about it. It is measured over the
+        weights that a schedule-free optimiser updates, as the trainer puts them back in a moment.
+        """
+        if hasattr(optimizer, "train"):
+            optimizer.train()
         self.close_open_step()
 
     def on_log(self, *_: Any, logs: Mapping[str, Any] | None = None, **__: Any) -> None:
@@ -62,7 +66,6 @@ class StepReports(TrainerCallback):
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         self.close_open_step()
-        self._save_probe(self._checkpoint_to_complete)
         self.finish()
 
     def on_save(
@@ -72,17 +75,22 @@ class StepReports(TrainerCallback):
 
         The last step stays open: the trainer logs how the training went after it has saved.
         """
-        self._checkpoint_to_complete = _folder_of(args, state)
+        self._checkpoint_to_complete = checkpoint_folder(args, state)
         if not control.should_training_stop:
             self.close_open_step()
-            self._save_probe(self._checkpoint_to_complete)
-            self._checkpoint_to_complete = None
 
     def close_open_step(self) -> None:
-        """Close the report of the last update, once."""
+        """Close the report of the last update, once, and complete a checkpoint of it."""
         done, self._done = self._done, None
         if done is not None:
             self.close_step(done)
+        self.complete_checkpoint()
+
+    def complete_checkpoint(self) -> None:
+        """Write the probe's state into the checkpoint that waits for it, if one does."""
+        folder, self._checkpoint_to_complete = self._checkpoint_to_complete, None
+        if folder is not None and self.probe is not None:
+            save_probe(self.probe, folder)
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
         if self.probe is not None:
@@ -108,10 +116,6 @@ class StepReports(TrainerCallback):
         self._done = None
         self.finish("failed", error)
 
-    def _save_probe(self, folder: Path | None) -> None:
-        if folder is not None and self.probe is not None:
-            save_probe(self.probe, folder)
-
 
 def resume_training(
     probe: Probe, args: TrainingArguments, state: TrainerState, given: Path | None = None
@@ -119,14 +123,14 @@ def resume_training(
     """Continue the probe from the checkpoint that training continues from, on every rank: `given`
     is what `train(resume_from_checkpoint=...)` was given; None: not known."""
     if state.global_step:
-        named, likely = args.resume_from_checkpoint, _folder_of(args, state)
+        named, likely = args.resume_from_checkpoint, checkpoint_folder(args, state)
         folders = [likely]
         if named:
             folders = [Path(named), likely]
         resume_probe(probe, [given] if given else folders)
 
 
-def _folder_of(args: TrainingArguments, state: TrainerState) -> Path:
+def checkpoint_folder(args: TrainingArguments, state: TrainerState) -> Path:
     """Folder of the checkpoint that the trainer writes at this step."""
     return Path(args.output_dir or ".") / f"checkpoint-{state.global_step}"
 

@@ -3,7 +3,7 @@
     probe = isentrope.attach(trainer)
     trainer.train()
 
-TRL samples, computes advantages and its loss, clips, updates and logs as before. Seven methods of
+TRL samples, computes advantages and its loss, clips, updates and logs as before. Some methods of
 this one trainer are wrapped. The log-probs of the loss come from
 `_get_per_token_logps_and_entropies`: they keep their values, and get gradient only where the active
 control keeps it."""
@@ -30,7 +30,12 @@ from isentrope.guard import Guard
 from isentrope.inputs import LearningRates, learning_rates_of
 from isentrope.integrations import trl_head
 from isentrope.integrations.attachment import Attachment, Versions, check_parameters, refuse, wrap
-from isentrope.integrations.transformers import IsentropeCallback, StepReports, resume_training
+from isentrope.integrations.transformers import (
+    IsentropeCallback,
+    StepReports,
+    checkpoint_folder,
+    resume_training,
+)
 from isentrope.lifecycle import error_text
 from isentrope.probe import Probe
 from isentrope.run_config import jsonable
@@ -217,6 +222,7 @@ class TrainerAttachment(StepReports):
             "train": self._train,
             "_clip_grad_norm": self._clip_gradient,  # transformers 5
             "_load_best_model": self._load_best_model,
+            "_save_checkpoint": self._save_checkpoint,
         }
         for name, ours in wrapped.items():
             if hasattr(self._trainer, name):
@@ -335,6 +341,16 @@ class TrainerAttachment(StepReports):
         """Measure the last update before the weights that it made are replaced."""
         self.close_open_step()
         return theirs(*args, **kwargs)
+
+    def _save_checkpoint(self, theirs: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Let a checkpoint have the probe's state that is written without `on_save`, too, as at a
+        SIGTERM."""
+        theirs(*args, **kwargs)
+        state = self._trainer.state
+        if not self._finished:
+            self._checkpoint_to_complete = checkpoint_folder(self._trainer.args, state)
+            if self._probe.last_step == state.global_step:
+                self.complete_checkpoint()
 
     def _compute_loss(
         self,

@@ -87,6 +87,10 @@ class EntropyGradient:
         self._age += 1
         return torch.stack([self._product - before, *self._coming, age, one])
 
+    def skip_update(self) -> None:
+        """Predict nothing over an update after which the weights are not to be had."""
+        self._product = None
+
     @property
     def is_due(self) -> bool:
         """Whether this step takes a gradient."""

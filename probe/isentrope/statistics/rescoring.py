@@ -83,6 +83,16 @@ class Rescoring:
         optimizer: Optimizer | SeveralOptimizers | None,
     ) -> AfterUpdate:
         """Score again what there is to score, as `Probe.step` was given it."""
+        if _holds_averages(optimizer):
+            self._warn(
+                "averages",
+                "A step was closed while the optimiser had averaged weights in place (its eval()):"
+                " what such a step does to the entropy is not measured. Call optimizer.train()"
+                " before probe.step.",
+            )
+            self._unseen = UnseenTokens()
+            self._coupled(lambda coupling: coupling.skip_update())
+            return AfterUpdate(None, None, None, None)
         coupled = self._coupled(lambda coupling: coupling.change(optimizer))
         has_rescore = rescore is not None or any(batch.rescore is not None for batch in batches)
         slopes = self._slopes(rescore, batches)
@@ -190,6 +200,13 @@ class Rescoring:
         took = time.perf_counter() - started
         self.seconds += took
         self._stopwatch.seconds = seconds - took
+
+
+def _holds_averages(optimizer: Optimizer | SeveralOptimizers | None) -> bool:
+    """Whether a schedule-free optimiser has put averages in the place of the weights that it
+    updates, as for an evaluation."""
+    groups = getattr(optimizer, "param_groups", [])
+    return any(group.get("train_mode") is False for group in groups)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import TrainerCallback
 
 from isentrope.integrations.attachment import STATE_FILE
 from isentrope.integrations.transformers import IsentropeCallback
@@ -57,6 +58,21 @@ def test_a_resumed_trl_run_predicts_what_the_uninterrupted_one_does(tmp_path: Pa
     ]
     for before, after in zip(whole[4:], again, strict=True):
         assert after[2:] == pytest.approx(before[2:], rel=1e-4)
+
+
+@pytest.mark.parametrize("event", ["on_step_end", "on_step_begin"])
+def test_a_checkpoint_at_sigterm_holds_its_step(tmp_path: Path, event: str) -> None:
+    made = tiny_trl.trainer(tmp_path, steps=4, enable_jit_checkpoint=True)
+    attach(made, transport=InMemoryTransport())
+    jit = next(one for one in made.callback_handler.callbacks if hasattr(one, "jit_manager"))
+
+    def request(*_: Any, **__: Any) -> None:
+        if made.state.global_step == 2:  # as three seconds after the signal
+            jit.jit_manager.is_checkpoint_requested = True
+
+    made.add_callback(type("Preempted", (TrainerCallback,), {event: request})())
+    made.train()
+    assert json.loads((tmp_path / "checkpoint-2" / STATE_FILE).read_text())["step"] == 2
 
 
 @pytest.mark.slow
