@@ -11,6 +11,7 @@ from playwright.sync_api import Route, expect
 
 from isentrope.client import calls
 from isentrope_dashboard import formatting
+from isentrope_wire import metrics
 from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.outlook import Outlook
 from tests.dashboard.conftest import OpenPage, Site
@@ -30,7 +31,7 @@ READ = """() => {
     why: words(".health .why"),
     kpis: Object.fromEntries([...document.querySelectorAll(".kpi")].map((card) =>
       [card.querySelector("h2").textContent,
-       [card.querySelector(".kpi-value").textContent, card.querySelector(".small").textContent]])),
+       [".kpi-value", ".difference", ".small"].map((at) => card.querySelector(at).textContent)])),
     clipped: words("#control-clipped"), change: words("#control-change"),
     ahead: words("#control-entropy"),
     entropy: ends("chart-entropy"), pace: ends("chart-change"), share: ends("chart-clip"),
@@ -38,8 +39,9 @@ READ = """() => {
 }"""
 
 
-def words_of(outlook: Outlook) -> dict[str, Any]:
-    """What the page says, from one answer of REST."""
+def words_of(answer: tuple[Outlook, dict[metrics.Metric, float | None]]) -> dict[str, Any]:
+    """What the page says, from the answers of REST at one step."""
+    outlook, levels = answer
     diagnosis, preview = outlook.diagnosis, outlook.preview
     assert preview is not None
     assert preview.forecast is not None
@@ -53,11 +55,19 @@ def words_of(outlook: Outlook) -> dict[str, Any]:
     large, small = f"{share}\u00a0% a step", f"{change} nats a step"
     if diagnosis.pace is not None and not diagnosis.pace.direction:
         large, small = "unclear", f"about {small}"
+    assert diagnosis.share_lost is not None
+    lost = formatting.number(-100 * diagnosis.share_lost, 0, signed=True)
     with_it = preview.forecast.entropy[-1], preview.pace.value, preview.clip_fraction
     return {
         "why": diagnosis.message.replace(" %", "\u00a0%"),
-        "entropy": formatting.number(diagnosis.entropy),
-        "pace": (large, small),
+        "entropy": (
+            formatting.number(diagnosis.entropy),
+            f"{lost}\u00a0%",
+            f"vs early {formatting.number(diagnosis.early_level)}",
+        ),
+        "reward": formatting.number(levels[metrics.REWARD_MEAN]),
+        "clipped": formatting.percent(levels[metrics.CLIP_FRACTION]),
+        "pace": (large, "", small),
         "asNow": (diagnosis.forecast.entropy[-1], pace),
         "drawn": with_it,
         "card": (
@@ -78,7 +88,9 @@ def read_words(sample: dict[str, Any]) -> dict[str, Any]:
     charts = ("entropy", "pace", "share")
     return {
         "why": sample["why"],
-        "entropy": sample["kpis"]["Entropy"][0],
+        "entropy": tuple(sample["kpis"]["Entropy"]),
+        "reward": sample["kpis"]["Reward"][0],
+        "clipped": sample["kpis"]["Clipped"][0],
         "pace": tuple(sample["kpis"]["Pace"]),
         "asNow": (end("entropy", "as now"), end("pace", "as now")),
         "drawn": tuple(end(chart, "with Clip_V") for chart in charts),
@@ -99,14 +111,17 @@ def test_page_and_rest_agree_through_a_run(site: Site, open_page: OpenPage) -> N
         expect(page.locator(f"#control-mu-{side}")).to_have_value("2.5")
     expect(page.locator("#control-form")).not_to_have_attribute("data-older", "")
     page.wait_for_function(f"() => Object.keys(({READ})().share).length === 1")
-    answers: dict[int, Outlook] = {}
+    answers: dict[int, tuple[Outlook, dict[metrics.Metric, float | None]]] = {}
     samples: list[dict[str, Any]] = []
     seen: set[int] = set()
 
     def ask() -> None:
         outlook = site.client.ask(calls.outlook(run, TRIED))
         assert outlook.diagnosis.step is not None
-        answers[outlook.diagnosis.step] = outlook
+        shown = (metrics.REWARD_MEAN, metrics.CLIP_FRACTION)
+        series = site.client.series(run, shown, from_step=outlook.diagnosis.step - 10).series
+        levels = {name: metrics.newest_level(series[name].value) for name in shown}
+        answers[outlook.diagnosis.step] = outlook, levels
 
     def report() -> None:
         for pause in PAUSES:

@@ -159,7 +159,7 @@ def heat_figure(panel: Panel, shown: Shown) -> Figure | str:
     chart.layout |= {
         "hovermode": "closest",
         "bargap": 0,
-        "margin": {"l": 44, "r": 8, "t": 18, "b": 24},
+        "margin": {"l": 44, "r": 16, "t": 18, "b": 24},
     }
     chart.layout["xaxis"]["domain"] = [0, BARS_FROM - 0.025]
     first, last = chart.layout["xaxis"]["range"]
