@@ -160,9 +160,11 @@ def step_report(
 
 def age(server: ServerInThread, rank: Rank, *, seconds: float) -> None:
     """As if the run had been heard of last so long ago."""
-    of_run = (
-        update(runs).where(runs.c.id == rank.run_id).values(last_heard_at=time.time() - seconds)
-    )
+    at = time.time() - seconds
+    heard = {"last_heard_at": at}
+    if rank.seq:
+        heard["last_report_at"] = at
+    of_run = update(runs).where(runs.c.id == rank.run_id).values(heard)
     server.backend.writer.submit(
         lambda transaction: transaction.connection.execute(of_run).rowcount
     ).result(timeout=10)
