@@ -43,7 +43,12 @@ def main() -> None:
     parser.add_argument("run", nargs="?", help="its id; default: the newest run")
     arguments = parser.parse_args()
     with isentrope.Client() as client:
-        run_id = arguments.run or client.runs(limit=1)[0].id
+        newest = client.runs(limit=1)
+        if not newest:
+            raise SystemExit(
+                f"No run has reported to {client.url} yet: run own_grpo_loop.py first."
+            )
+        run_id = arguments.run or newest[0].id
         frame = metrics_of(client, run_id)
         print(frame.describe().loc[["count", "mean", "min", "max"]])
         print(frame["entropy/mean"].rolling(5).mean().tail())
