@@ -171,6 +171,20 @@ class Compared(Answer):
     realised: Number | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardChange(Answer):
+    """The mean reward of the steps before a control, and of the newest under it."""
+
+    before: Number
+    since: Number
+    steps_before: int
+    """Number of steps that `before` is the mean of: 30 at most, 10 where it rose or fell then."""
+    steps: int
+    """Number of steps that `since` is the mean of: the newest 30 at most."""
+    direction: int
+    """1: it rose, -1: it fell, by more than both windows scatter; 0: no clear change."""
+
+
 HOLD_ENDED = "Ended at step"
 """How the verdict on a hold that has ended begins."""
 
@@ -206,6 +220,8 @@ class Verdict(Answer):
     """What was forecast for that step when it was pushed; null where nothing was."""
     level_without: Number | None = None
     """What was forecast for that step without the control."""
+    reward: RewardChange | None = None
+    """What the reward did since; null of fewer than ten rewards before it or under it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,8 @@ HOLD_STATE, HOLD_WHY = "hold/state", "hold/why"
 COURSE_SAID = "entropy/urgency_said"
 """Label of a report where the entropy's course is more urgent than what was said of it, 0 nothing,
 1 watch: it is what learning costs, or follows from a cause that was named."""
+CHECKS_HOLDING = "checks/holding"
+"""Label of a report: the kinds that rang and still hold, by commas; none before the first rings."""
 CHECKS_FOLLOWING = "checks/following"
 """Label of a report: what the checks found at this step and did not ring for, each with the cause
 that it follows from: `plateau=truncation,length=truncation`."""
@@ -231,7 +233,7 @@ ALERT_KINDS = {
     "self_check": "Tokens were not drawn as scored",
     "prediction": "Prediction is of no use",
     "dead_knob": "A parameter can't act",
-    "zero_advantage": "Most groups teach nothing",
+    "zero_advantage": "Many groups teach nothing",
     "truncation": "Completions are cut off",
     "length": "Length runs away",
     "repetition": "Completions repeat themselves",

@@ -21,6 +21,7 @@ from isentrope_wire.control_answers import (
     Estimate,
     Outcome,
     PredictedEffect,
+    RewardChange,
     State,
     Verdict,
 )
@@ -448,7 +449,7 @@ def test_nothing_is_suggested_where_groups_teach_nothing() -> None:
     for kind, suggests in (("truncation", True), ("zero_advantage", False)):
         answer = diagnose(run(collapse, 41, last=last(), findings=[alert_at(30, kind)]))
         assert (answer.suggestion is not None) == suggests
-    assert "while most groups teach nothing" in answer.message
+    assert "while so many groups teach nothing" in answer.message
 
 
 def test_the_same_situation_gives_the_same_threshold() -> None:
@@ -963,3 +964,23 @@ def test_the_health_line_names_the_first_and_the_most_urgent(
         level,
         f"Entropy is level at 1.000 nats, as at the start.{words}",
     )
+
+
+def test_a_reward_that_fell_under_a_control_offers_its_revert() -> None:
+    """Not where it fell before, nor where a newer version is on its way."""
+    control, before = Control(method="clip_v", mu_low=2.0), Control(method="clip_b", mu_low=1.0)
+    pushed = version(control)
+    change = RewardChange(before=0.4, since=0.27, steps_before=20, steps=30, direction=-1)
+    judged = replace(verdict_of(Outcome.STOPPED), reward=change)
+    level = run(lambda step: 0.5, 60, rewards=dict.fromkeys(range(1, 61), 0.4))
+    fell = replace(level, active=pushed, newest=pushed, before=before, verdict=judged)
+    found = diagnose(fell)
+    assert "The reward fell from 0.40 to 0.27 since version 3 was applied." in found.message
+    suggestion = some(found.suggestion)
+    assert suggestion.control == replace(before, reason="Reverts version 3").to_document()
+    assert suggestion.message == "Revert version 3: the reward fell under it."
+    waits = replace(pushed, version=4, state=State.DELIVERED)
+    falls = {step: 0.9 - 0.02 * step for step in range(1, 21)}
+    unchanged = replace(judged, reward=replace(change, direction=0))
+    for other in ({"newest": waits}, {"rewards": falls}, {"verdict": unchanged}):
+        assert diagnose(replace(fell, **other)).suggestion is None

@@ -13,8 +13,10 @@ import pytest
 
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import Estimate, Outcome, PredictedEffect, Verdict
+from isentrope_wire.diagnosis.guard import reward_change
 from isentrope_wire.diagnosis.slope import slope_of
 from isentrope_wire.diagnosis.verdict import (
+    add_reward,
     judged_after,
     outcome_of,
     pace_without,
@@ -336,3 +338,48 @@ def test_a_level_course_seldom_has_a_clear_slope(persistence: float) -> None:
         slope = slope_of(range(20), values)
         misses += slope is not None and slope.direction != 0
     assert misses < (40 if persistence == 0 else 70)
+
+
+def rewards_around(before: float, since: float, *, slope: float = 0.0, steps: int = 40) -> Verdict:
+    """The verdict on a control at step 21 of a run whose reward changes there."""
+    draw = random.Random(3)
+    rewards = {
+        step: (before + slope * (step - 21) if step < 21 else since) + draw.gauss(0, 0.004)
+        for step in range(-20, 21 + steps)
+    }
+    return add_reward(judge(0.0, steps=steps), rewards, 21, 20 + steps)
+
+
+@pytest.mark.parametrize(
+    ("before", "since", "slope", "words"),
+    [
+        (0.40, 0.27, 0.0, "The reward fell from 0.40 to 0.27."),
+        (0.27, 0.40, 0.0, "The reward rose from 0.27 to 0.40."),
+        (0.40, 0.40, 0.0, "No clear change of the reward: 0.40 before, 0.40 now."),
+        # It rose before the control: what counts is the level at which that began.
+        (0.60, 0.40, 0.02, "The reward fell from 0.49 to 0.40."),
+    ],
+)
+def test_a_verdict_tells_of_the_reward(
+    before: float, since: float, slope: float, words: str
+) -> None:
+    verdict = rewards_around(before, since, slope=slope)
+    assert verdict.message.endswith(f" {words}")
+    assert verdict.reward is not None
+    assert verdict.reward.direction == (("fell" not in words) - ("rose" not in words))
+
+
+def test_few_rewards_make_no_claim() -> None:
+    assert rewards_around(0.4, 0.1, steps=9).reward is None
+    assert add_reward(judge(0.0), {}, 21, 60) == judge(0.0)
+
+
+def test_a_level_reward_seldom_changes() -> None:
+    """Of 200 runs, looked at nine times each."""
+    claims = 0
+    for seed in range(200):
+        draw = random.Random(seed)
+        rewards = [0.5 + draw.gauss(0, 0.05) for _ in range(130)]
+        looks = (reward_change(rewards[:40], rewards[40:end]) for end in range(50, 131, 10))
+        claims += any(change is not None and change.direction for change in looks)
+    assert claims <= 4

@@ -17,7 +17,7 @@ from statistics import fmean, stdev
 from isentrope_wire import metrics
 from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.checks import CHECKS, cure_of
-from isentrope_wire.diagnosis.course import AHEAD, DIRECTIONS, Course
+from isentrope_wire.diagnosis.course import ACT_LEFT, AHEAD, DIRECTIONS, WATCH_LEFT, Course
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, LastSteps, stopping_control
 from isentrope_wire.diagnosis.guard import ControlGuard, is_learning
 from isentrope_wire.diagnosis.health import counts_since
@@ -65,6 +65,7 @@ TOP_K = "generate of transformers has top_k=50 unless it is given top_k=0."
 SELF_CHECK = "self_check"
 
 _LEVELS = {1: AlertLevel.WATCH, 2: AlertLevel.ACT}
+_WATCHED = -math.log(WATCH_LEFT)
 _URGENCIES = {level: urgency for urgency, level in _LEVELS.items()}
 
 
@@ -253,9 +254,43 @@ class AlertWatch:
 
     @property
     def named(self) -> list[str]:
-        """The kinds that were raised and still hold, the first in time first."""
-        holding = {kind: raised.since for kind, raised in self._raised.items() if raised.urgency}
+        """The kinds that were raised and hold now, the first in time first."""
+        holding = {
+            kind: raised.since
+            for kind, raised in self._raised.items()
+            if raised.urgency and raised.clear < PERSISTENCE and self._may_explain(kind)
+        }
         return sorted(holding, key=lambda kind: holding[kind])
+
+    @property
+    def holding(self) -> frozenset[str] | None:
+        """The kinds that were raised and have not been over for a while; None before the first."""
+        if not any(raised.since for raised in self._raised.values()):
+            return None
+        return frozenset(
+            kind
+            for kind, raised in self._raised.items()
+            if raised.urgency and (kind not in DIRECTIONS or self._gone(kind) >= _WATCHED)
+        )
+
+    def _gone(self, kind: str) -> float:
+        """How far log H is from its early level, in the direction of a collapse or an explosion; 0
+        while that is not known."""
+        early = self.course.early.level
+        if not early or early <= 0:
+            return 0.0
+        return DIRECTIONS[kind] * (self.course.level - math.log(early))
+
+    def _may_explain(self, kind: str) -> bool:
+        """Of a collapse or an explosion: whether the entropy is far from its early level, and went
+        further in one of the last ten steps, or stays where most of it is gone; true of the
+        others. One that a control stopped explains nothing that comes later."""
+        if kind not in DIRECTIONS:
+            return True
+        way, course = DIRECTIONS[kind], self.course
+        if way * course.directions[-1] < 0 or self._gone(kind) < _WATCHED:
+            return False
+        return way in course.directions or self._gone(kind) >= -math.log(ACT_LEFT)
 
     @property
     def urgency_held_back(self) -> int | None:
@@ -356,6 +391,13 @@ class AlertWatch:
             if "collapse" in waiting and is_no_collapse(self.measures, self.course):
                 excused.add("collapse")
         said = self._excused.step(raised, urgency=self.course.urgency, excused=excused)
+        for kind in said.keys() - raised.keys():
+            # What turned back meanwhile is not told as if it went on.
+            way = self.course.directions[-1]
+            if said[kind] == 2 and (self.course.urgency < 2 or way != DIRECTIONS[kind]):
+                self._excused.waiting[kind] = 2
+                said[kind] = 1
+        said = {kind: urgency for kind, urgency in said.items() if self._is_news(kind, urgency)}
         for kind in DIRECTIONS:
             memory = self._raised.setdefault(kind, _Raised())
             if kind in said and not memory.urgency:
@@ -364,6 +406,10 @@ class AlertWatch:
                 memory.urgency = 0
             memory.urgency = max(memory.urgency, said.get(kind, 0))
         return said
+
+    def _is_news(self, kind: str, urgency: int) -> bool:
+        """Of what the course raised: an act is told again at each further halving."""
+        return urgency == 2 or kind not in self._raised or urgency > self._raised[kind].urgency
 
     def _gains_beside(self, newest: float | None) -> list[float]:
         """Of the steps with what-if sums; the newest stands for those that it was not known in."""

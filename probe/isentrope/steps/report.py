@@ -334,7 +334,7 @@ class ReportBuilder:
                 report.step, scalars, report.labels, report.what_if, closed.active, gradient
             )
             share_lost, said = self._alerts.share_lost, self._alerts.urgency_held_back
-            following = dict(self._alerts.following_now)
+            following, holding = dict(self._alerts.following_now), self._alerts.holding
         if metrics.ENTROPY_MEAN in scalars and share_lost is not None:
             scalars[metrics.ENTROPY_SHARE_LOST] = share_lost
         labels = dict(report.labels)
@@ -343,6 +343,8 @@ class ReportBuilder:
         if following:
             pairs = [f"{kind}={cause}" for kind, cause in following.items()]
             labels[reports.CHECKS_FOLLOWING] = ",".join(pairs)
+        if holding is not None:
+            labels[reports.CHECKS_HOLDING] = ",".join(sorted(holding))
         report = replace(report, scalars=scalars, labels=labels, alerts=alerts)
         self._log_alerts(report)
         return report

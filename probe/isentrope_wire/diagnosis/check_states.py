@@ -43,7 +43,7 @@ class CheckState(Answer):
     level: AlertLevel | None
     """Of what was found; null where nothing was."""
     step: int | None
-    """At which it was found."""
+    """At which it was found, also where that is over."""
     message: str
     """What was found, or which cause it follows from."""
     cure: str
@@ -57,12 +57,14 @@ def check_states(
     findings: Mapping[str, Alert],
     steps: int,
     following: Mapping[str, str] | None = None,
+    holding: Collection[str] | None = None,
 ) -> list[CheckState]:
     """Every check of a run of so many steps that reported these metrics.
 
     Args:
         findings: The newest alert of each kind that was raised.
         following: Kinds that are found and did not ring, each with the cause it follows from.
+        holding: Kinds that rang and still hold; None: not known.
     """
     causes = following or {}
     measures = Measures()
@@ -75,13 +77,26 @@ def check_states(
         if not check.is_measured(measures):
             needs[check.kind] = check.needs
     return [
-        _state(kind, what, findings.get(kind), causes.get(kind), is_early=steps < LEAST)
+        _state(
+            kind,
+            what,
+            findings.get(kind),
+            causes.get(kind),
+            is_early=steps < LEAST,
+            is_over=holding is not None and kind not in holding,
+        )
         for kind, what in needs.items()
     ]
 
 
 def _state(
-    kind: str, needs: str, alert: Alert | None, cause: str | None, *, is_early: bool
+    kind: str,
+    needs: str,
+    alert: Alert | None,
+    cause: str | None,
+    *,
+    is_early: bool,
+    is_over: bool,
 ) -> CheckState:
     status, message = CheckStatus.CLEAR, ""
     if cause is not None:
@@ -90,7 +105,18 @@ def _state(
         status = CheckStatus.WAITS
     if needs:
         status = CheckStatus.NO_DATA
-    if alert is None:
+    if alert is not None and is_over and cause is None:
+        return CheckState(
+            kind=kind,
+            title=ALERT_KINDS[kind],
+            status=CheckStatus.CLEAR,
+            level=None,
+            step=alert.step,
+            message=f"Found at step {alert.step}, and over since.",
+            cure="",
+            needs="",
+        )
+    if alert is None or is_over:
         return CheckState(
             kind=kind,
             title=ALERT_KINDS[kind],

@@ -14,6 +14,7 @@ from statistics import fmean, median, variance
 from typing import Any
 
 from isentrope_wire.control import Control
+from isentrope_wire.control_answers import Estimate, RewardChange
 from isentrope_wire.diagnosis.course import ACT_LEFT, OVER_LEFT, Course
 from isentrope_wire.diagnosis.slope import autocorrelation, slope_of, slopes_of_pairs
 
@@ -33,6 +34,8 @@ PROBABLE_ERROR = 0.67
 as likely noise as not."""
 MOST_LOST = 0.75
 """Share of the early entropy that a run may lose while it learns."""
+_WIDER = 1.5
+"""Times a 90 % interval: an interval of 98.6 %."""
 LEAST_SHARE = 0.1
 """Of the reward before, that it must have fallen by."""
 
@@ -66,6 +69,34 @@ def lost_reward(before: Sequence[float], since: Sequence[float], steps: int = 0)
     return 0.0
 
 
+def reward_change(before: Sequence[float], since: Sequence[float]) -> RewardChange | None:
+    """What the reward did since a control: the newest WINDOW rewards before it and under it, by
+    step, are compared by their means.
+
+    Where they rose or fell before it, the newest LEAST stand for the level at which it began. It
+    rose or fell where these differ by SIGMAS standard errors, and the newest do not go back. None
+    of fewer than LEAST on either side."""
+    earlier, newest = before[-WINDOW:], since[-WINDOW:]
+    if min(len(earlier), len(newest)) < LEAST:
+        return None
+    if _way(earlier):
+        earlier = earlier[-LEAST:]
+    start, now = fmean(earlier), fmean(newest)
+    error = math.hypot(_error_of_mean(earlier), _error_of_mean(newest))
+    direction = 0
+    if abs(now - start) > SIGMAS * error:
+        direction = 1 if now > start else -1
+    if _way(newest) * direction < 0:
+        direction = 0
+    return RewardChange(
+        before=start,
+        since=now,
+        steps_before=len(earlier),
+        steps=len(newest),
+        direction=direction,
+    )
+
+
 def _slope(rewards: Sequence[float]) -> float:
     return median(slopes_of_pairs([*enumerate(rewards)]))
 
@@ -73,15 +104,35 @@ def _slope(rewards: Sequence[float]) -> float:
 def is_learning(lost: float, rewards: Sequence[float]) -> bool:
     """Whether the entropy falls as it does in nearly every run that learns, so that a control would
     slow the learning: the newest WINDOW rewards, by step, rise for certain, and it has lost less
-    than MOST_LOST of its early level (`lost`: that share); or the newest BEFORE do, and it has lost
-    less than half."""
-    limits = {WINDOW: MOST_LOST, BEFORE: 1 - ACT_LEFT}
-    return any(0 < lost < most and _rises(rewards[-count:]) for count, most in limits.items())
+    than MOST_LOST of its early level (`lost`: that share); or the newest BEFORE do, the WINDOW ones
+    fall by no slope, and it has lost less than half."""
+    counts = [WINDOW]
+    if lost < 1 - ACT_LEFT:
+        counts.append(BEFORE)
+    return 0 < lost < MOST_LOST and any(still_rises(rewards, count) for count in counts)
 
 
-def _rises(values: Sequence[float]) -> bool:
+def still_rises(rewards: Sequence[float], count: int = WINDOW) -> bool:
+    """Whether the newest so many rewards, by step, rise for certain, and the newest half of WINDOW
+    do not fall again; not of fewer."""
+    newest = rewards[-WINDOW // 2 :]
+    if len(newest) < WINDOW // 2:
+        return False
+    return _way(rewards[-count:]) > 0 and _slope(newest) > 0
+
+
+def _way(values: Sequence[float]) -> int:
+    """1 where they rise for certain, -1 where they fall: a slope is asked for at each step, so that
+    a 90 % interval would find one in twenty level courses."""
     slope = slope_of(range(len(values)), values)
-    return slope is not None and slope.direction > 0
+    if slope is None:
+        return 0
+    estimate = Estimate(
+        value=slope.value,
+        low=slope.value - _WIDER * (slope.value - slope.low),
+        high=slope.value + _WIDER * (slope.high - slope.value),
+    )
+    return estimate.direction
 
 
 def _error_of_mean(rewards: Sequence[float]) -> float:

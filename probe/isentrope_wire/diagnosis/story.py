@@ -85,6 +85,10 @@ class Excused:
             if kind in excused:
                 self.waiting[kind] = max(level, self.waiting.get(kind, 0))
         if self.without >= _PATIENCE:
-            said = {**self.waiting, **said}
-            self.waiting.clear()
+            said = {
+                kind: max(said.get(kind, 0), self.waiting.get(kind, 0))
+                for kind in {**self.waiting, **said}
+            }
+        for kind in said:
+            self.waiting.pop(kind, None)
         return said

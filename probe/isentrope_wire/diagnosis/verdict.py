@@ -15,9 +15,17 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from isentrope_wire.control import Method
-from isentrope_wire.control_answers import Compared, ControlVersion, Estimate, Outcome, Verdict
+from isentrope_wire.control_answers import (
+    Compared,
+    ControlVersion,
+    Estimate,
+    Outcome,
+    RewardChange,
+    Verdict,
+)
 from isentrope_wire.diagnosis.course import AHEAD, LEAST_POINTS, OVER_LEFT, effect_in
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, PROMISED_STEPS
+from isentrope_wire.diagnosis.guard import reward_change
 from isentrope_wire.diagnosis.slope import slope_of
 from isentrope_wire.numbers import decimals_of, fixed, nats, percent
 
@@ -365,6 +373,39 @@ def _write_sentence(
         Outcome.TURNED: f"Turned the {change} into a {turned}",
     }
     return f"{words[outcome]}: {beside}."
+
+
+def add_reward(verdict: Verdict, rewards: Mapping[int, float], applied: int, end: int) -> Verdict:
+    """A verdict that says what the reward did, too; as it is where that is not known.
+
+    Args:
+        rewards: step -> mean reward, finite, of the steps around `applied` and up to `end`.
+        applied: the step that the control was applied at.
+        end: the last step under it so far.
+    """
+    steps = sorted(rewards)
+    change = reward_change(
+        [rewards[step] for step in steps if step < applied],
+        [rewards[step] for step in steps if applied <= step <= end],
+    )
+    if change is None:
+        return verdict
+    message = f"{verdict.message} {reward_in_words(change)}"
+    return replace(verdict, reward=change, message=message)
+
+
+def reward_in_words(change: RewardChange) -> str:
+    """`The reward fell from 0.40 to 0.27.`"""
+    shown = change.since - change.before
+    if not change.direction:
+        shown = change.before / 10
+    decimals = max(2, decimals_of(shown, 1))
+    before, since = (fixed(reward, decimals) for reward in (change.before, change.since))
+    if change.direction < 0:
+        return f"The reward fell from {before} to {since}."
+    if change.direction > 0:
+        return f"The reward rose from {before} to {since}."
+    return f"No clear change of the reward: {before} before, {since} now."
 
 
 def _levels_in_words(levels: _Levels, steps: int) -> str:

@@ -13,7 +13,13 @@ from statistics import fmean
 
 from sqlalchemy import Connection
 
-from isentrope_server.control.versions import control_version, finite, judged, run_control
+from isentrope_server.control.versions import (
+    control_version,
+    finite,
+    judged,
+    read_as_begun,
+    run_control,
+)
 from isentrope_server.store import controls, streams
 from isentrope_server.store.reports import alerts, attachments, series, steps
 from isentrope_server.store.reports.series import Series, StepRange
@@ -21,6 +27,7 @@ from isentrope_server.store.runs import Run
 from isentrope_server.store.tables import LARGEST_INTEGER
 from isentrope_wire import metrics, reports
 from isentrope_wire.answers import Alert
+from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.check_states import CheckState, check_states
 from isentrope_wire.diagnosis.checks import FINDINGS
 from isentrope_wire.diagnosis.course import DIRECTIONS, STEPS_READ
@@ -83,10 +90,10 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     else:
         first = basis.first_step
     applied = controls.newest_applied(connection, run.key)
-    active, verdict = None, None
+    active, verdict, before = None, None, None
     if applied is not None:
         active = judged(connection, run, [control_version(applied)])[0]
-        verdict = active.verdict
+        verdict, before = active.verdict, _control_before(connection, run, applied.version)
     found = Measured(
         status=run.status,
         error=run.error,
@@ -94,6 +101,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         first_step=first,
         verdict=verdict,
         active=active,
+        before=before,
     )
     if run.step is None or first is None:
         if for_control:
@@ -146,6 +154,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
             hold_state=newest_report.labels.get(reports.HOLD_STATE, ""),
             hold_why=newest_report.labels.get(reports.HOLD_WHY, ""),
             said=_said(newest_report.labels),
+            holding=_holding(newest_report.labels),
             overshoot=_overshoot(connection, run, newest_report.control_version),
         )
     if not for_control:
@@ -187,6 +196,18 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
     )
 
 
+def _control_before(connection: Connection, run: Run, version: int) -> Control | None:
+    """The control that a pushed version replaced."""
+    if not version:
+        return None
+    earlier = controls.newest_applied(connection, run.key, below=version)
+    if earlier is None:
+        earlier = read_as_begun(connection, run, 0, None)
+    if earlier is None:
+        return Control()
+    return Control.from_document(earlier.document)
+
+
 def _said(labels: Mapping[str, str]) -> int | None:
     said = labels.get(reports.COURSE_SAID, "")
     if not said.isdecimal():
@@ -205,11 +226,17 @@ def states_of_checks(connection: Connection, run: Run) -> list[CheckState]:
         connection, run.key, kinds=(*FINDINGS, *DIRECTIONS), limit=_RAISED_READ
     )
     findings = {alert.kind: alert for _, alert in reversed(newest)}
-    following = dict[str, str]()
+    following, holding = dict[str, str](), None
     newest_report = steps.find(connection, run.key, last)
     if newest_report is not None:
-        following = _following(newest_report.labels)
-    return check_states(series.names(connection, run.key), findings, age, following)
+        following, holding = _following(newest_report.labels), _holding(newest_report.labels)
+    return check_states(series.names(connection, run.key), findings, age, following, holding)
+
+
+def _holding(labels: Mapping[str, str]) -> frozenset[str] | None:
+    if reports.CHECKS_HOLDING not in labels:
+        return None
+    return frozenset(labels[reports.CHECKS_HOLDING].split(",")) & reports.ALERT_KINDS.keys()
 
 
 def _following(labels: Mapping[str, str]) -> dict[str, str]:

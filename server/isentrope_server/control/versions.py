@@ -29,7 +29,8 @@ from isentrope_wire.control_answers import (
 from isentrope_wire.diagnosis import health
 from isentrope_wire.diagnosis.course import own_share
 from isentrope_wire.diagnosis.effect import EFFECT_STEPS, PROMISED_STEPS
-from isentrope_wire.diagnosis.verdict import judged_after, median_at, verdict_on
+from isentrope_wire.diagnosis.guard import WINDOW
+from isentrope_wire.diagnosis.verdict import add_reward, judged_after, median_at, verdict_on
 from isentrope_wire.numbers import document_of, read
 
 _JUDGED = (
@@ -114,8 +115,22 @@ def _verdicts(
         if verdict is not None and version.hold is not None:
             verdict = _about_a_hold(connection, run, verdict, (step, end))
         if verdict is not None:
-            given[version.version] = verdict
+            rewards = _rewards_around(connection, run, step, end)
+            given[version.version] = add_reward(verdict, rewards, step, end)
     return given
+
+
+def _rewards_around(connection: Connection, run: Run, applied: int, end: int) -> dict[int, float]:
+    """Step -> mean reward, of the steps before a control and the newest under it."""
+    spans = (
+        StepRange(first=applied - WINDOW, last=applied - 1),
+        StepRange(first=max(applied, end - WINDOW + 1), last=end),
+    )
+    rewards: dict[int, float] = {}
+    for span in spans:
+        found = series.read(connection, run.key, [metrics.REWARD_MEAN], span)
+        rewards |= finite(found[metrics.REWARD_MEAN])
+    return rewards
 
 
 def _about_a_hold(

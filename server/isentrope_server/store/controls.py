@@ -129,9 +129,15 @@ def applied_steps(connection: Connection, run_key: int) -> list[tuple[int, int]]
     return [(row.version, row.applied_step) for row in connection.execute(query)]
 
 
-def newest_applied(connection: Connection, run_key: int) -> ControlItem | None:
-    """The highest version that a step was made under; None without one."""
-    return newest(connection, run_key, controls.c.applied_step.is_not(None))
+def newest_applied(
+    connection: Connection, run_key: int, *, below: int | None = None
+) -> ControlItem | None:
+    """The highest version that a step was made under, below a version where one is given; None
+    without one."""
+    where: list[ColumnElement[bool]] = [controls.c.applied_step.is_not(None)]
+    if below is not None:
+        where.append(controls.c.version < below)
+    return newest(connection, run_key, *where)
 
 
 def find_by_idempotency_key(connection: Connection, run_key: int, key: str) -> ControlItem | None:

@@ -121,7 +121,8 @@ class Course:
         bases = [early]
         if target is not None:
             bases.append(target)
-        evidence = Evidence(self._levels, self._line, self._fading, self._past)
+        ahead = math.log(self._projection().entropy_in(tuning.AHEAD, 0.0)) - self.level
+        evidence = Evidence(self._levels, self._line, self._fading, self._past, ahead)
         raised = {
             "collapse": self._urgencies["collapse"].judge(-1, min(bases), evidence),
             "explosion": self._urgencies["explosion"].judge(1, max(bases), evidence),
@@ -191,8 +192,8 @@ class Course:
 
     @property
     def urgency(self) -> int:
-        """0: nothing, 1: watch, 2: act."""
-        return max(urgency.now for urgency in self._urgencies.values())
+        """0: nothing, 1: watch, 2: act, while the forecast goes on."""
+        return max(urgency.shown for urgency in self._urgencies.values())
 
     @property
     def score(self) -> ForecastScore | None:

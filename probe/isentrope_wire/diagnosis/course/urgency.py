@@ -20,6 +20,14 @@ class Evidence:
     line: Line
     fading: Fading
     past: PastForecasts
+    ahead: float
+    """log H at the end of the forecast, less that of now."""
+
+    def goes_on(self, way: int, error: float = 1e-9) -> bool:
+        """Whether neither the forecast nor the pace clearly turns back from a direction; `error`:
+        of the forecast's change of log H."""
+        goes_back = -way * self.line.rate > tuning.NORMAL_95 * self.line.rate_error
+        return way * self.ahead > -error and not goes_back
 
     def reach(self, rate: float) -> float:
         """How far log H goes over a forecast if a rise lasts as long as a fall: it is as urgent."""
@@ -64,6 +72,17 @@ class Urgency:
     """Steps in a row in which the course was level."""
     halvings: int = 0
     """Halvings of the base entropy at the time of the last alert."""
+    onward: int = 0
+    """Steps in a row in which the forecast went further that way."""
+    has_turned: bool = False
+    """Whether it does not go on, or did not in one of the last twenty steps."""
+
+    @property
+    def shown(self) -> int:
+        """The urgency, no more than watch while the forecast turns back."""
+        if self.has_turned:
+            return min(self.now, 1)
+        return self.now
 
     def judge(self, way: int, base: float, evidence: Evidence) -> int:
         """Bring the urgency up to date with one more step.
@@ -94,7 +113,15 @@ class Urgency:
             self.now, self.calm = int(left <= tuning.OVER_LEFT), 0
         elif left <= tuning.WATCH_LEFT and evidence.is_sure(way, gone):
             self._raise(way, left, further, evidence)
-        return self._tell_news(before, math.floor(gone / math.log(2) + 1e-9))
+        halvings = math.floor(gone / math.log(2) + 1e-9)
+        is_news = self.now > before or halvings > max(self.halvings, 1)
+        goes_on = evidence.goes_on(way, evidence.levels.error) and not evidence.is_level(way)
+        self.onward += 1
+        if not goes_on:
+            self.onward, self.has_turned = 0, True
+        elif is_news or self.onward >= tuning.CALM:
+            self.has_turned = False
+        return self._tell_news(before, halvings)
 
     def _is_over(self, left: float, is_level: bool) -> bool:
         if self.now == 2:
@@ -103,7 +130,8 @@ class Urgency:
 
     def _raise(self, way: int, left: float, further: float, evidence: Evidence) -> None:
         is_far = left <= tuning.ACT_LEFT or self.expected >= tuning.IN_A_ROW
-        if evidence.moves(way, further) and is_far and evidence.levels.is_learnt(way):
+        goes = evidence.goes_on(way) and evidence.moves(way, further)
+        if goes and is_far and evidence.levels.is_learnt(way):
             self.now = 2
         else:
             self.now = max(self.now, 1)
@@ -113,7 +141,7 @@ class Urgency:
         if self.now > before:
             self.halvings = halvings
             return self.now
-        if self.now == 2 and halvings > max(self.halvings, 1):
+        if self.shown == 2 and halvings > max(self.halvings, 1):
             self.halvings = halvings
             return 2
         return 0

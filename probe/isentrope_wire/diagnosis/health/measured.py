@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from isentrope_wire.answers import Alert, Status
+from isentrope_wire.control import Control
 from isentrope_wire.control_answers import (
     ControlVersion,
     Verdict,
@@ -60,10 +61,14 @@ class Measured:
     newest: ControlVersion | None = None
     """The newest control, in any state."""
     active: ControlVersion | None = None
+    before: Control | None = None
+    """The control that the active one replaced; None: none was pushed, or it is not read."""
     verdict: Verdict | None = None
     alert: Alert | None = None
     findings: Sequence[Alert] = ()
     """What the checks found: the newest alerts of their kinds."""
+    holding: frozenset[str] | None = None
+    """Kinds that rang and still hold; None: the probe does not say."""
     overshoot: Alert | None = None
     """That the active control does harm."""
     hold_state: str = ""

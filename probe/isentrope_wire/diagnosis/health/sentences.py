@@ -16,8 +16,9 @@ from isentrope_wire.diagnosis.course import Course, tuning
 from isentrope_wire.diagnosis.effect import (
     PROMISED_STEPS,
 )
+from isentrope_wire.diagnosis.guard import still_rises
 from isentrope_wire.diagnosis.health.state import RunState, round_to_one_digit
-from isentrope_wire.diagnosis.slope import slope_of
+from isentrope_wire.diagnosis.verdict import reward_in_words
 from isentrope_wire.hold_action import HoldStatus
 from isentrope_wire.numbers import (
     decimals_of,
@@ -84,9 +85,12 @@ def describe_state(state: RunState) -> str:
         said = f"The entropy of step {max(measured.entropies)} is {fixed(not_finite, 0)}."
     if measured.overshoot is not None:
         said = f"{measured.overshoot.message} {said}"
+    elif state.fell_under_control is not None and measured.active is not None:
+        fell = reward_in_words(state.fell_under_control).rstrip(".")
+        said = f"{said} {fell} since version {measured.active.version} was applied."
     elif state.reward_fell is not None:
         best, now = state.reward_fell
-        said = f"{said} The reward fell from {best:.2g} to {now:.2g}."
+        said = f"{said} The reward fell from {best:.2g} at best to {now:.2g} now."
     if measured.hold_state == HoldStatus.ENDED:
         said = f"{measured.hold_why} {said}"
     elif measured.hold_state == HoldStatus.FALLBACK:
@@ -112,10 +116,10 @@ def _describe_course(state: RunState, course: Course) -> str:
         below = ""
         if lost is not None:
             below = _name_early_level(lost)
-        return (
-            f"Entropy holds at {nats(course.entropy)} nats{below}, {since:,} steps after version"
-            f" {version} was applied."
-        )
+        after = f"{since:,} steps after version {version} was applied"
+        if state.is_steady:
+            return f"Entropy holds at {nats(course.entropy)} nats{below}, {after}."
+        return f"Entropy is at {nats(course.entropy)} nats{below}, {after}{_name_forecast(course)}."
     if lost is None:
         goes = "is level"
         if state.direction:
@@ -129,6 +133,8 @@ def _describe_course(state: RunState, course: Course) -> str:
         if state.is_level:
             trend = "is level"
         return f"{so_far} and {trend} now, at {nats(course.entropy)} nats."
+    if not _agrees(course, state.direction):
+        return f"{so_far} and {_went(pace.value)} lately{_name_forecast(course)}."
     said = f"{so_far} and {_goes(pace.value)}{_name_forecast(course)}."
     if state.level == HealthLevel.HEALTHY and pace.value < 0 < lost:
         said = f"{said} {_reason_for_health(state, course, pace)}"
@@ -139,9 +145,8 @@ def _reason_for_health(state: RunState, course: Course, pace: Estimate) -> str:
     """`The reward still rises; half of today's entropy would last 300 steps.`"""
     half = round_to_one_digit(math.log(2) * course.entropy / -pace.value)
     lasts = f"half of today's entropy would last {half} steps."
-    rewards = state.measured.rewards
-    slope = slope_of([*rewards], [*rewards.values()])
-    if slope is None or slope.direction <= 0:
+    rewards = [reward for _, reward in sorted(state.measured.rewards.items())]
+    if state.fell_under_control is not None or not still_rises(rewards):
         return lasts.capitalize()
     return f"The reward still rises; {lasts}"
 
@@ -205,6 +210,21 @@ def _name_side(difference: float) -> str:
     if difference > 0:
         return "above"
     return "below"
+
+
+def _agrees(course: Course, direction: int) -> bool:
+    """Whether the forecast goes where the entropy went, over its next steps and to its end."""
+    forecast, pace = course.forecast(), course.mean_pace(PROMISED_STEPS)
+    if forecast is None or pace is None:
+        return True
+    ahead = forecast.entropy[-1] - course.entropy
+    return direction * ahead > 0 and direction * pace.value > 0
+
+
+def _went(slope: float) -> str:
+    if slope < 0:
+        return "fell"
+    return "rose"
 
 
 def _goes(slope: float) -> str:

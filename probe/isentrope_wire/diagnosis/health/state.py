@@ -11,6 +11,7 @@ from isentrope_wire.answers import Alert, HealthLevel, Status
 from isentrope_wire.control_answers import (
     Estimate,
     Outcome,
+    RewardChange,
 )
 from isentrope_wire.diagnosis.course import tuning
 from isentrope_wire.diagnosis.effect import (
@@ -19,15 +20,25 @@ from isentrope_wire.diagnosis.effect import (
 from isentrope_wire.diagnosis.guard import WINDOW as REWARDS
 from isentrope_wire.diagnosis.guard import is_learning, lost_reward
 from isentrope_wire.diagnosis.health.measured import Measured
+from isentrope_wire.diagnosis.slope import slope_of
 from isentrope_wire.hold_action import HoldStatus
 from isentrope_wire.reports import AlertLevel
+
+_EVENTS = {"gradient", "not_finite"}
 
 
 def recent_findings(measured: Measured, age: int) -> list[Alert]:
     """What the checks found in the newest fifth of the run, 50 steps at least; the first in time
-    first. An alert is never withdrawn, so older ones say nothing of now."""
-    since = counts_since(measured.step or 0, age)
+    first. Where the probe says which of them hold, those do, however old, and no others. A jump, or
+    a number that was not finite, is no state that ends."""
+    since, newest = counts_since(measured.step or 0, age), dict[str, Alert]()
+    for alert in sorted(measured.findings, key=lambda alert: alert.step):
+        newest[alert.kind] = alert
     recent = [alert for alert in measured.findings if alert.step >= since]
+    if measured.holding is not None:
+        recent = [alert for alert in recent if alert.kind in measured.holding | _EVENTS]
+        old = [alert for alert in newest.values() if alert.step < since]
+        recent += [alert for alert in old if alert.kind in measured.holding]
     return sorted(recent, key=lambda alert: alert.step)
 
 
@@ -138,6 +149,7 @@ class RunState:
             or self.newest_not_finite is not None
             or measured.hold_state == HoldStatus.ENDED
             or self.reward_fell is not None
+            or self.fell_under_control is not None
             or (course is not None and course.speeds_up and self.direction < 0)
         )
 
@@ -154,8 +166,48 @@ class RunState:
             return (fmean(best), fmean(newest))
         return None
 
+    @property
+    def fell_under_control(self) -> RewardChange | None:
+        """What the reward lost since the active control was applied, where that is certain."""
+        verdict, active = self.measured.verdict, self.measured.active
+        if verdict is None or active is None or verdict.version != active.version:
+            return None
+        if verdict.reward is None or verdict.reward.direction >= 0:
+            return None
+        return verdict.reward
+
+    @property
+    def fell_before_control(self) -> bool:
+        """Whether the reward clearly fell already when the active control was applied."""
+        active = self.measured.active
+        if active is None or active.applied_step is None:
+            return False
+        applied = active.applied_step
+        rewards = [
+            value for step, value in sorted(self.measured.rewards.items()) if step < applied
+        ][-REWARDS:]
+        slope = slope_of(range(len(rewards)), rewards)
+        return slope is not None and slope.direction < 0
+
+    @cached_property
+    def is_steady(self) -> bool:
+        """Whether neither the forecast changes the entropy by a tenth, nor would the mean pace of
+        its next twenty steps, if it lasted as long."""
+        if self.course is None:
+            return False
+        forecast, pace = self.course.forecast(), self.course.mean_pace(PROMISED_STEPS)
+        if forecast is None or pace is None:
+            return True
+        now = self.course.entropy
+        gone = abs(math.log(max(forecast.entropy[-1], tuning.FLOOR) / now))
+        return max(gone, abs(pace.value) * tuning.AHEAD / now) < tuning.MOVES
+
     @cached_property
     def is_learning(self) -> bool:
+        """Whether the entropy falls as learning costs it; not where the reward is lower than it
+        was."""
+        if self.reward_fell is not None or self.fell_under_control is not None:
+            return False
         rewards = [value for _, value in sorted(self.measured.rewards.items())]
         return is_learning(self.share_lost or 0.0, rewards)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from isentrope_wire.answers import HealthLevel, Status
 from isentrope_wire.control import LARGEST_ENTROPY, Control, Hold, HoldSide, Scope
 from isentrope_wire.control_answers import (
@@ -53,6 +55,8 @@ def suggest_control(state: RunState, why: str) -> tuple[Suggestion | None, str]:
             message="Take it back: the control before it comes again.",
         )
         return revert, ""
+    if _should_be_reverted(state):
+        return _revert(state), ""
     urgent = (
         state.level in (HealthLevel.WATCH, HealthLevel.ACT) and measured.status != Status.SILENT
     )
@@ -68,8 +72,10 @@ def suggest_control(state: RunState, why: str) -> tuple[Suggestion | None, str]:
     if any(alert.kind == "zero_advantage" for alert in findings):
         return (
             None,
-            "No control is suggested while most groups teach nothing: see the check.",
+            "No control is suggested while so many groups teach nothing: see the check.",
         )
+    if state.is_learning and _does_something(measured.active):
+        return None, ""
     if state.is_learning:
         return None, _NOT_YET
     direction = 1
@@ -84,6 +90,37 @@ def suggest_control(state: RunState, why: str) -> tuple[Suggestion | None, str]:
     if found is not None or not is_far or _has_its_time(state):
         return found, ""
     return _hold_here(state, direction, why)
+
+
+def _does_something(active: ControlVersion | None) -> bool:
+    """Whether a control that was pushed acts, or holds."""
+    if active is None or not active.version:
+        return False
+    return active.method != Method.NONE or active.hold is not None
+
+
+def _should_be_reverted(state: RunState) -> bool:
+    """Whether the reward fell under the newest control, and did not fall before it."""
+    measured = state.measured
+    if measured.status.is_over or measured.before is None or state.fell_under_control is None:
+        return False
+    newest, active = measured.newest, measured.active
+    is_newest = newest is None or active is None or newest.version == active.version
+    return is_newest and _does_something(active) and not state.fell_before_control
+
+
+def _revert(state: RunState) -> Suggestion:
+    before, active = state.measured.before, state.measured.active
+    assert before is not None
+    assert active is not None
+    back = replace(before, reason=f"Reverts version {active.version}")
+    return Suggestion(
+        control=back.to_document(),
+        stops=True,
+        clip_fraction=None,
+        pace=None,
+        message=f"Revert version {active.version}: the reward fell under it.",
+    )
 
 
 def _has_its_time(state: RunState) -> list[ControlVersion]:
