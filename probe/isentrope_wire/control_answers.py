@@ -8,7 +8,7 @@ times in seconds since the Unix epoch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from isentrope_wire.control import Control, ControlFields
@@ -245,6 +245,8 @@ class ControlVersion(ControlFields):
     verdict: Verdict | None
     """What it did over its first steps; null until it is applied, of the control the run began
     with, and in live events."""
+    warnings: list[str] = field(default_factory=list)
+    """What the preview warned of when it was pushed; in the answer to the push alone."""
 
     @property
     def control(self) -> Control:

@@ -984,3 +984,44 @@ def test_a_reward_that_fell_under_a_control_offers_its_revert() -> None:
     unchanged = replace(judged, reward=replace(change, direction=0))
     for other in ({"newest": waits}, {"rewards": falls}, {"verdict": unchanged}):
         assert diagnose(replace(fell, **other)).suggestion is None
+
+
+@pytest.mark.parametrize(
+    ("control", "scalars", "why"),
+    [
+        (
+            Control(method="kl_cov"),
+            {"ratio/mean": 1.0},
+            "beta can't act: the importance ratio is 1",
+        ),
+        (Control(method="clip_v", mu_low=90.0), {"ratio/mean": 1.0}, "No token of these steps"),
+        (Control(method="rank_reward", parameters={"beta": 0}), {}, "beta is 0: every right"),
+    ],
+)
+def test_a_control_that_does_nothing_says_only_that(
+    control: Control, scalars: dict[str, float], why: str
+) -> None:
+    known = {"token/count": 100.0, "clip/fraction_negative": 0.0, "clip/fraction_positive": 0.0}
+    measured = run(collapse, 41, last=last(scalars=known | scalars))
+    found = preview(measured, control)
+    assert found.message.startswith(f"Would do nothing: {why}")
+    assert (len(found.warnings), found.clip_fraction, found.change) == (1, 0.0, 0.0)
+
+
+def test_a_small_share_is_shown() -> None:
+    acts = {"token/count": 100.0, "ratio/mean": 1.1, "kl/old": 0.1}
+    measured = run(collapse, 41, last=last(scalars=acts))
+    kl_cov = Control(method="kl_cov", parameters={"k": 0.0002})
+    assert "0.0 %" not in preview(measured, kl_cov).message
+
+
+def test_a_curve_warns_of_its_start_and_end() -> None:
+    measured = run(lambda step: 0.5, 60, planned_steps=300)
+    curve = Control(hold={"target_curve": [[61, 0.75], [361, 0.3]]})
+    start, end = preview(measured, curve).warnings[-2:]
+    assert start == "The curve starts 0.250 nats above the present level of 0.500 nats."
+    assert end == (
+        "The curve ends at step 361, after the run's last step 300, where it is at 0.392 nats."
+    )
+    fits = Control(hold={"target_curve": [[61, 0.5], [300, 0.3]]})
+    assert not [text for text in preview(measured, fits).warnings if "curve" in text]

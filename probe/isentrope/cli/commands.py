@@ -409,6 +409,8 @@ def control(
         else:
             before = client.control(run)
             item = _change_control(client, run, before, changes, expires_in)
+            for warning in item.warnings:
+                click.echo(printable(f"warning: {warning}"), err=True)
             if not no_hold:
                 _warn_of_ended_hold(before, item)
         if wait:

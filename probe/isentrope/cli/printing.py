@@ -56,13 +56,16 @@ def control_line(item: ControlVersion) -> str:
 
 
 def preview_lines(preview: Preview) -> list[str]:
-    """What a control would do: its sentence, clipped tokens, pace before and after, warnings."""
-    clips = "not known"
-    if preview.clip_fraction is not None:
-        clips = f"{100 * preview.clip_fraction:.3g} % of the tokens"
-    before, after = _pace_in_words(preview.unchanged), _pace_in_words(preview.pace)
-    lines = [preview.message, f"clips: {clips}", f"pace: {before} -> {after} nats a step"]
-    lines += [f"warning: {warning}" for warning in preview.warnings]
+    """What a control would do: its sentence, and what that leaves out of clipped tokens and pace
+    before and after; warnings."""
+    lines = [preview.message]
+    if preview.clip_fraction is not None and "lips" not in preview.message:
+        lines.append(f"clips: {100 * preview.clip_fraction:.3g} % of the tokens")
+    if preview.pace is not None and "ΔH" not in preview.message:
+        before, after = _pace_in_words(preview.unchanged), _pace_in_words(preview.pace)
+        lines.append(f"pace: {before} -> {after} nats a step")
+    told = [warning for warning in preview.warnings if warning not in preview.message]
+    lines += [f"warning: {warning}" for warning in told]
     return [*lines, "Nothing was pushed."]
 
 

@@ -120,7 +120,9 @@ async def put_control(
         run, backend.settings.control_ttl_seconds
     )
     # Read before the transaction: the writer waits for nothing that is not its own.
-    predicted = await read_of(backend, run, lambda connection: _predict(connection, run, control))
+    predicted, warnings = await read_of(
+        backend, run, lambda connection: _predict(connection, run, control)
+    )
 
     def request(transaction: Transaction) -> tuple[ControlItem, bool]:
         check_still_there(transaction.connection, run)
@@ -140,7 +142,7 @@ async def put_control(
     if not is_new:
         response.status_code = 200
     response.headers["ETag"] = _etag(item.version)
-    return control_version(item)
+    return replace(control_version(item), warnings=warnings)
 
 
 @router.get("/runs/{run_id}/control/history")
@@ -209,8 +211,12 @@ def _time_to_live(run: Run, least_seconds: float) -> float:
     return max(least_seconds, _LEAST_STEPS_TO_LIVE * run.digest.seconds_per_step)
 
 
-def _predict(connection: Connection, run: Run, control: Control) -> PredictedEffect | None:
-    return promise(measured(connection, run), control)
+def _predict(
+    connection: Connection, run: Run, control: Control
+) -> tuple[PredictedEffect | None, list[str]]:
+    """What is promised of a control, and what its preview warns of."""
+    found = measured(connection, run)
+    return promise(found, control), preview(found, control).warnings
 
 
 def _history(

@@ -99,6 +99,7 @@ def measured(connection: Connection, run: Run, *, for_control: bool = True) -> M
         error=run.error,
         step=run.step,
         first_step=first,
+        planned_steps=run.planned_steps,
         verdict=verdict,
         active=active,
         before=before,

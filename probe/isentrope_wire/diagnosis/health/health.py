@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from isentrope_wire.answers import HealthLevel
 from isentrope_wire.control import Control
-from isentrope_wire.diagnosis.course import Course
+from isentrope_wire.diagnosis.course import Course, tuning
 from isentrope_wire.diagnosis.effect import (
+    LastSteps,
     dead_parts,
     effect_curves,
     predicted_effect,
@@ -82,6 +83,47 @@ def _warn_of_early_level(course: Course, highest: float) -> list[str]:
     ]
 
 
+def _why_it_does_nothing(control: Control, last: LastSteps) -> str:
+    """Why a control changes no gradient at all; empty where it changes one, or that is not
+    known."""
+    dead = dead_parts(control, last)
+    if control.method == Method.NONE or not dead:
+        return ""
+    if control.method.thresholds or control.method == "clip_cov":
+        answers = last.evaluate(control)
+        if answers is None or any(answer.clip_fraction for answer in answers):
+            return ""
+    return dead[0]
+
+
+def _warn_of_curve(state: RunState, control: Control) -> list[str]:
+    """Where the curve of a hold begins far from the present level, or ends after the run."""
+    measured, course = state.measured, state.course
+    if control.held is None or control.held.target_curve is None or course is None:
+        return []
+    said, step = list[str](), measured.step or 0
+    target = control.held.target_at(step + 1, state.early)
+    if target is not None and not tuning.OVER_LEFT < target / course.entropy < 1 / tuning.OVER_LEFT:
+        off = target - course.entropy
+        side = "below"
+        if off > 0:
+            side = "above"
+        said.append(
+            f"The curve starts {nats(abs(off))} nats {side} the present level of"
+            f" {nats(course.entropy)} nats."
+        )
+    last, planned = control.held.target_curve[-1][0], measured.planned_steps
+    if planned and last > planned:
+        end = control.held.target_at(planned, state.early)
+        comes = ""
+        if end is not None:
+            comes = f", where it is at {nats(end)} nats"
+        said.append(
+            f"The curve ends at step {last:,}, after the run's last step {planned:,}{comes}."
+        )
+    return said
+
+
 def preview(measured: Measured, control: Control, *, curves: bool = False) -> Preview:
     """What a control would do if it were pushed now; with `curves` also its thresholds over their
     range."""
@@ -93,7 +135,10 @@ def preview(measured: Measured, control: Control, *, curves: bool = False) -> Pr
     if control.held is not None:
         effect, forecast, message = preview_hold(state, control)
     else:
-        effect = predicted_effect(control, last, course)
+        why_idle, does = _why_it_does_nothing(control, last), control
+        if why_idle:
+            does = Control()
+        effect = predicted_effect(does, last, course)
         forecast = None
         if course is not None and effect is not None and effect.change is not None:
             forecast = course.forecast(effect.change, effect.change_error or 0.0)
@@ -102,6 +147,9 @@ def preview(measured: Measured, control: Control, *, curves: bool = False) -> Pr
         elif course is not None and measured.active and control == measured.active.control:
             forecast = course.forecast()
         message = describe_effect(state, control, effect)
+        if why_idle:
+            message, warnings = f"Would do nothing: {why_idle}", [why_idle]
+    warnings += _warn_of_curve(state, control)
     return Preview(
         entropy=None if course is None else course.entropy,
         forecast=forecast,

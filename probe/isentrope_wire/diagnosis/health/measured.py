@@ -31,6 +31,8 @@ class Measured:
     step: int | None = None
     """The newest."""
     first_step: int | None = None
+    planned_steps: int | None = None
+    """The run's last step; None: not known."""
     largest_entropy: float | None = None
     """ln V, in nats; None where the number V of the vocabulary's tokens is not known."""
     early_entropies: Sequence[float] = ()

@@ -44,7 +44,9 @@ def describe_effect(state: RunState, control: Control, effect: PredictedEffect |
     if 0 < effect.clip_fraction < 5e-4:
         clips = "Clips less than 0.1 %"
     if control.method == "kl_cov":
-        clips = f"Penalises {percent(control.number('k'), 1)} of the tokens, clips none"
+        share = control.number("k")
+        decimals = max(1, decimals_of(100 * share, 1))
+        clips = f"Penalises {percent(share, decimals)} of the tokens, clips none"
     now = None
     if state.course is not None:
         now = state.course.mean_pace(PROMISED_STEPS)
