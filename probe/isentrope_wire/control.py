@@ -170,6 +170,13 @@ class Hold:
         """As JSON takes it, with every field."""
         return dict(document_of(self))
 
+    @property
+    def curve_end(self) -> int | None:
+        """The step at which its curve ends; None: it has none."""
+        if self.target_curve is None:
+            return None
+        return self.target_curve[-1][0]
+
     def target_at(self, step: int, early_level: float | None) -> float | None:
         """H* of a step of the run, from 1, in nats; None where it is a share of an early level that
         is not known yet."""

@@ -99,7 +99,7 @@ def _why_it_does_nothing(control: Control, last: LastSteps) -> str:
 def _warn_of_curve(state: RunState, control: Control) -> list[str]:
     """Where the curve of a hold begins far from the present level, or ends after the run."""
     measured, course = state.measured, state.course
-    if control.held is None or control.held.target_curve is None or course is None:
+    if control.held is None or control.held.curve_end is None or course is None:
         return []
     said, step = list[str](), measured.step or 0
     target = control.held.target_at(step + 1, state.early)
@@ -112,7 +112,7 @@ def _warn_of_curve(state: RunState, control: Control) -> list[str]:
             f"The curve starts {nats(abs(off))} nats {side} the present level of"
             f" {nats(course.entropy)} nats."
         )
-    last, planned = control.held.target_curve[-1][0], measured.planned_steps
+    last, planned = control.held.curve_end, measured.planned_steps
     if planned and last > planned:
         end = control.held.target_at(planned, state.early)
         comes = ""

@@ -62,7 +62,7 @@ def _targets_ahead(
     control: Control, steps: Sequence[int], target: float, early: float | None
 ) -> list[float]:
     """What a hold aims at in these steps, in nats: along its curve, or `target` in all of them."""
-    if control.held is None or control.held.target_curve is None:
+    if control.held is None or control.held.curve_end is None:
         return [target] * len(steps)
     return [control.held.target_at(step, early) or target for step in steps]
 
@@ -98,7 +98,7 @@ def preview_hold(
         return None, None, "The hold would wait: no step has what-if sums."
     acts = action.mu is not None or action.bonus is not None
     is_moved = acts and action.status == HoldStatus.APPROACHING
-    has_curve = control.held is not None and control.held.target_curve is not None
+    has_curve = control.held is not None and control.held.curve_end is not None
     does = _HOLD_WORDS[action.status]
     if is_moved:
         does = "would move the entropy there"
