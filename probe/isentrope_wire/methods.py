@@ -168,6 +168,7 @@ class Method(str):
         "implementation",
         "label",
         "parameters",
+        "plain",
         "positive_only",
         "presets",
         "rising",
@@ -184,6 +185,8 @@ class Method(str):
     """For a person."""
     does: str
     """What becomes of a token's gradient, in one phrase."""
+    plain: str
+    """The same without symbols, for who chooses."""
     source: str
     """Where it was published; empty: nowhere."""
     implementation: str
@@ -217,6 +220,7 @@ def method(
     *,
     label: str,
     does: str,
+    plain: str = "",
     source: str = "",
     implementation: str = "",
     thresholds: bool = False,
@@ -233,6 +237,7 @@ def method(
         raise ValueError(f"There is a method of the name {name!r} already.")
     row = METHODS[name] = Method(name)
     row.label, row.does, row.source, row.implementation = label, does, source, implementation
+    row.plain = plain or does
     row.thresholds, row.histogram, row.bounds = thresholds, histogram, bounds
     row.dead, row.positive_only = dead, positive_only
     row.parameters = {parameter.name: parameter for parameter in parameters}
@@ -388,11 +393,17 @@ def _unlikely_dead(number: Callable[[str], float], step: StepEvidence) -> Iterat
         )
 
 
-Method.NONE = method("none", label="None (observe only)", does="changes nothing")
+Method.NONE = method(
+    "none",
+    label="None (observe only)",
+    does="changes nothing",
+    plain="Changes nothing; the switch below holds the entropy",
+)
 Method.CLIP_B = method(
     "clip_b",
     label="Clip_B",
     does="keeps it while −µ_low σ ≤ S* − mean(S*) ≤ µ_high σ",
+    plain="Clips by a simpler score",
     source="arXiv:2602.03392, eq. 15",
     implementation="threshold.CLIP_B",
     thresholds=True,
@@ -410,6 +421,7 @@ Method.CLIP_V = method(
     "clip_v",
     label="Clip_V",
     does="keeps it while −µ_low σ' ≤ S_c ≤ µ_high σ'",
+    plain="Tokens that move entropy far don't train: drag µ",
     source="arXiv:2602.03392, eq. 16",
     implementation="threshold.CLIP_V",
     thresholds=True,
@@ -438,6 +450,7 @@ method(
     "clip_cov",
     label="Clip-Cov",
     does="drops a random share of the tokens whose covariance of log p and A lies within bounds",
+    plain="Leaves out a few random tokens of high covariance",
     source="arXiv:2505.22617, eq. 11-12",
     implementation="covariance.CLIP_COV",
     dead=_clip_cov_dead,
@@ -474,6 +487,7 @@ method(
     "kl_cov",
     label="KL-Cov",
     does="adds a KL penalty on the share of tokens with the largest covariance",
+    plain="Keeps tokens of high covariance near the old policy",
     source="arXiv:2505.22617, eq. 13-14",
     implementation="covariance.KL_COV",
     dead=_kl_cov_dead,
@@ -508,6 +522,7 @@ method(
     "score_sign",
     label="Score sign",
     does="keeps or drops the tokens with S* above or below 0",
+    plain="Trains on likely tokens alone, or on unlikely ones",
     source="arXiv:2602.03392, figure 1",
     implementation="masks.SCORE_SIGN",
     parameters=(
@@ -524,6 +539,7 @@ method(
     "top_entropy",
     label="Top entropy",
     does="keeps the share of tokens with the largest entropy",
+    plain="Trains on the most uncertain tokens alone",
     implementation="masks.TOP_ENTROPY",
     parameters=(
         _share(
@@ -540,6 +556,7 @@ method(
     "unlikely",
     label="Unlikely",
     does="weighs improbable tokens of positive samples up",
+    plain="Rewards unlikely tokens of good answers more",
     positive_only=True,
     implementation="weights.UNLIKELY",
     dead=_unlikely_dead,
@@ -559,6 +576,7 @@ method(
     "rank_reward",
     label="Rank reward",
     does="lowers the reward of likely correct answers of a group",
+    plain="Rewards the likely ones of a group's right answers less",
     source="arXiv:2506.02355",
     implementation="weights.RANK_REWARD",
     dead=_rank_reward_dead,
@@ -581,6 +599,7 @@ method(
     "positive_advantage",
     label="Positive-advantage weight",
     does="weighs all tokens with A > 0 down",
+    plain="Trains less on what was rewarded",
     source="arXiv:2511.05993",
     positive_only=True,
     implementation="weights.POSITIVE_ADVANTAGE",
@@ -598,6 +617,7 @@ method(
     "steer",
     label="STEER",
     does="weighs tokens down by how much their update is estimated to change the entropy",
+    plain="The more a token moves the entropy, the less it trains",
     source="arXiv:2510.10150",
     implementation="weights.STEER",
     dead=_steer_dead,
@@ -621,6 +641,7 @@ method(
     "ratio_clip",
     label="Ratio clip",
     does="PPO's clip with bounds of its own on either side",
+    plain="PPO's clip, with a bound for each side",
     implementation="masks.RATIO_CLIP",
     parameters=(
         _share(
@@ -644,6 +665,7 @@ method(
     "entropy_ratio_clip",
     label="Entropy-ratio clip (ERC)",
     does="keeps it while 1 − β_low < H / H_old < 1 + β_high",
+    plain="Clips tokens whose entropy an update changed much",
     source="arXiv:2512.05591",
     implementation="masks.ENTROPY_RATIO_CLIP",
     dead=_entropy_ratio_clip_dead,
@@ -667,6 +689,7 @@ method(
     "entrocraft",
     label="Entrocraft",
     does="below a band of the entropy drops samples with A > 0, above it those with A < 0",
+    plain="Drops rewarded or punished samples to stay in a band",
     source="arXiv:2604.26326, algorithm 1",
     implementation="targets.ENTROCRAFT",
     rising=("low", "high"),
@@ -690,6 +713,7 @@ method(
     "stare",
     label="STARE",
     does="weighs the least likely tokens up (A > 0) or down (A < 0) while H < H_target",
+    plain="Trains more on the least likely tokens while entropy is low",
     source="arXiv:2606.19236, section 4",
     implementation="targets.STARE",
     parameters=(
@@ -709,6 +733,7 @@ Method.ENTROPY_BONUS = method(
     "entropy_bonus",
     label="Entropy bonus",
     does="adds the gradient of alpha H, by default estimated from the sampled token",
+    plain="Adds the entropy to the loss, as a reward of its own",
     source="arXiv:2505.22312",
     implementation="targets.ENTROPY_BONUS",
     parameters=(

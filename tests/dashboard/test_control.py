@@ -207,6 +207,16 @@ def test_a_forecast_no_better_than_nothing_is_a_band(site: Site, error: float) -
     assert shown == (band if error > 0.2 else number(course.entropy[-1]))
 
 
+def test_each_method_is_offered_once_in_plain_words() -> None:
+    groups = card.grouped([*METHODS])
+    assert [group["group"] for group in groups] == ["Common", "From papers"]
+    offered = [item["value"] for group in groups for item in group["items"]]
+    assert sorted(offered) == sorted(METHODS)
+    assert all(len(row.plain) <= 60 for row in METHODS.values())
+    assert offered[:2] == [Method.NONE, Method.CLIP_V]
+    assert [group["group"] for group in card.grouped(["clip_b"])] == ["From papers"]
+
+
 def test_both_documents_of_a_conflict_are_shown() -> None:
     theirs = version(4, "APPLIED", Control(method="clip_b", mu_low=2.0), author="bob")
     rows = control.conflict_rows(theirs, Control(method="clip_v", mu_low=3.0))

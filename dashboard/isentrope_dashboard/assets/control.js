@@ -205,6 +205,12 @@
     if (target.closest(".sheet-close") || target === document.body) delete document.body.dataset.sheet;
   });
 
+  window.dashMantineFunctions = Object.assign({}, window.dashMantineFunctions, {
+    describeOption({ option }, plain) {
+      const part = (className, words) => window.React.createElement("div", { className }, words);
+      return window.React.createElement("div", null, part("", option.label), part("dim small", plain[option.value]));
+    },
+  });
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     control: {
       draw(method, low, high, scope, hold, target, parameters, base, newest, methods) {
@@ -220,10 +226,10 @@
         show();
         offerTarget(now.preview?.entropy);
         // A hold without a method of its own is what the form does, not nothing.
-        const none = methods?.find(({ value }) => value === "none");
+        const none = methods?.flatMap(({ items }) => items).find(({ value }) => value === "none");
         if (none && !now.none) now.none = none.label;
         const label = hold ? "Hold" : now.none;
-        const named = none && none.label !== label ? methods.map((one) => (one === none ? { ...one, label } : one)) : window.dash_clientside.no_update;
+        const named = none && none.label !== label ? methods.map((group) => ({ ...group, items: group.items.map((one) => (one === none ? { ...one, label } : one)) })) : window.dash_clientside.no_update;
         return [fields, named];
       },
     },

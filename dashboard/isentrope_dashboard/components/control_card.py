@@ -28,7 +28,7 @@ from isentrope_dashboard.formatting import parameter as written
 from isentrope_wire.answers import Alert, Me, RunDetail, Status, TokenScope
 from isentrope_wire.control import GUARDS, Control, HoldLever, HoldSide, Scope, begun_at
 from isentrope_wire.diagnosis.outlook import FIRST_CONTROL
-from isentrope_wire.methods import METHODS, Method, Parameter, Value, method_named
+from isentrope_wire.methods import METHODS, SUGGESTED, Method, Parameter, Value, method_named
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 
 METHOD, MU_LOW, MU_HIGH, SCOPE = (
@@ -275,14 +275,34 @@ def why_closed(run: RunDetail, me: Me) -> str:
     return ""
 
 
+COMMON: tuple[str, ...] = (Method.NONE, SUGGESTED, Method.ENTROPY_BONUS)
+
+
+def grouped(names: Sequence[str]) -> list[dict[str, Any]]:
+    """The methods to choose from: the common ones first."""
+    common = [name for name in COMMON if name in names]
+    groups: dict[str, list[str]] = {
+        "Common": common,
+        "From papers": [name for name in names if name not in common],
+    }
+    return [
+        {
+            "group": group,
+            "items": [{"value": name, "label": METHODS[name].label} for name in of_group],
+        }
+        for group, of_group in groups.items()
+        if of_group
+    ]
+
+
 def form(
     run: RunDetail, fields: Fields, base: Mapping[str, Any], *, only_what_if: bool = False
 ) -> Component:
     """The card's fields, filled with the version `base`, and the stores of the callbacks about
     them: these run where there is a form. Where no trainer takes a control, it is about thresholds
         alone."""
-    methods = [
-        {"value": name, "label": row.label}
+    names = [
+        name
         for name, row in METHODS.items()
         if (row.thresholds if only_what_if else name in run.methods)
     ]
@@ -297,7 +317,12 @@ def form(
                 dmc.Select(
                     id=METHOD,
                     label="Method",
-                    data=methods,
+                    data=grouped(names),
+                    renderOption={
+                        "function": "describeOption",
+                        "options": {name: METHODS[name].plain for name in names},
+                    },
+                    maxDropdownHeight=460,
                     value=fields.method,
                     size="xs",
                     className="grow",
