@@ -23,7 +23,7 @@ from isentrope_wire.control import Control
 from isentrope_wire.control_answers import EntropyForecast, Estimate, PredictedEffect
 from isentrope_wire.diagnosis.health import Diagnosis
 from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE
-from isentrope_wire.reports import RunFinished
+from isentrope_wire.reports import AlertLevel, RunFinished
 from tests.dashboard.conftest import OpenPage, Site, apart
 from tests.dashboard.made_answers import version
 from tests.dashboard.made_answers import words as said
@@ -266,6 +266,18 @@ def test_an_ended_run_shows_the_number_of_the_list(site: Site) -> None:
     assert (entropy[5], reward[5]) == (f"{digest.entropy:.3f}", f"{digest.reward:.3f}")
     assert " ".join(entropy[:5]) == "Entropy nats, last 5 steps"
     assert " ".join(pace[5:]) == "the run is over"
+
+
+def test_an_ended_run_names_its_worst_alert(site: Site) -> None:
+    run_id = site.run(40, finished=RunFinished(status="finished", finished_at=1.0, error=""))
+    run, (alert, *_) = site.client.run(run_id), site.client.ask(calls.alerts(run_id)).items
+    urgent = replace(alert, step=33, kind="collapse", level=AlertLevel.ACT)
+    for alerts, words in (
+        ([replace(urgent, level=AlertLevel.WATCH)], False),
+        ([alert, urgent], True),
+    ):
+        line = said(overview.health_line(_diagnosis(site), run, alerts))
+        assert ("Worst alert, at step 33: collapse." in line) == words
 
 
 def test_the_banner_names_the_cause_in_words(site: Site) -> None:

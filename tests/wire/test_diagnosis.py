@@ -128,14 +128,19 @@ def found(measured: Measured) -> tuple[HealthLevel, str]:
             0.0,
             0.0,
             1,
-            "Right direction in 10 of 10 steps; explains nearly all of how steps differ; ",
+            "Its sign was right in 10 of 10 steps, it explains nearly all of how steps differ; ",
         ),
-        (0.004, -0.003, 5, "Right direction in 8 of 10 steps; explains half of how steps differ; "),
+        (
+            0.004,
+            -0.003,
+            5,
+            "Its sign was right in 8 of 10 steps, it explains half of how steps differ; ",
+        ),
         (
             0.03,
             0.0,
             None,
-            "Right direction in 5 of 10 steps; explains nothing of how steps differ; ",
+            "Its sign was right in 5 of 10 steps, it explains nothing of how steps differ; ",
         ),
     ],
 )
@@ -156,7 +161,7 @@ def test_trust_says_what_the_prediction_is_for(
         )
     )
     assert own.span in (1, None)
-    assert own.message.startswith("On trained tokens: right direction")
+    assert own.message.startswith("On trained tokens: its sign was right")
     # What the measurement scatters by is not the prediction's fault.
     measured = {step: change + scatter.gauss(0, 0.006) for step, change in came.items()}
     errors = dict.fromkeys(measured, 0.006)
@@ -525,7 +530,7 @@ def test_nothing_is_suggested_while_it_learns(
     answer = diagnose(
         run(lambda step: 0.6 * math.exp(-pace * step), 40, last=last(), rewards=rewards)
     )
-    assert ("while the reward rises" in answer.message) == is_told_to_wait
+    assert ("The reward still rises, so" in answer.message) == is_told_to_wait
     assert (answer.suggestion is None) == is_told_to_wait
 
 
@@ -780,7 +785,7 @@ def test_a_preview_past_the_early_level_is_warned_of() -> None:
         shown = preview(run(collapse, 41, last=last(gain=gain)), control)
         early = diagnose(run(collapse, 41)).early_level
         assert (max(some(shown.forecast).entropy) > some(early)) == is_past
-        assert any("rises past the early level" in text for text in shown.warnings) == is_past
+        assert any("above its early level" in text for text in shown.warnings) == is_past
 
 
 def test_no_preview_promises_more_than_ln_v() -> None:

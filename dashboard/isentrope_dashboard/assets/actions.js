@@ -25,6 +25,7 @@
       share(document.getElementById("copy-link"));
     },
     "[data-acknowledge]": acknowledge,
+    "[data-close]": (place) => place.closest("section").querySelector("button[aria-label=Close]").click(),
   };
   document.addEventListener("click", (event) => {
     document.querySelectorAll("details.menu[open]").forEach((menu) => {

@@ -228,12 +228,17 @@ def choice(
     )
 
 
-def dialog(name: str, title: str, button: dmc.Button, *body: Component) -> dmc.Modal:
+def dialog(name: str, title: str, confirm: dmc.Button, *body: Component) -> dmc.Modal:
     """A form over the page: `NAME-form`, with a place for what was refused, `NAME-refused`, above
-    its button."""
+    Cancel and the button that does it."""
     return dmc.Modal(
         html.Div(
-            [*body, html.Div(id=f"{name}-refused"), row(spacer(), button)], className="dialog"
+            [
+                *body,
+                html.Div(id=f"{name}-refused"),
+                row(spacer(), button("Cancel", **{"data-close": ""}), confirm),
+            ],
+            className="dialog",
         ),
         id=f"{name}-form",
         title=title,

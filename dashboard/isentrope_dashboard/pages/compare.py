@@ -199,6 +199,8 @@ async def newest_runs(client: AsyncClient, limit: int, **query: Any) -> list[Run
 async def seeds_of(client: AsyncClient, run: RunSummary) -> list[RunSummary]:
     """The runs of its project that differ from a run in the seed alone, the newest first; itself
     left out."""
+    if not run.config:  # such runs may be of anything
+        return []
     own = _but_for_the_seed(run.config)
     found = await newest_runs(client, SEEDS_AMONG, project=run.project or None, order="newest")
     alike = [

@@ -43,7 +43,7 @@ from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages import charts, compare, control
 from isentrope_dashboard.view import View
 from isentrope_wire import metrics
-from isentrope_wire.answers import HealthLevel, RunDetail, SeriesColumns, Status
+from isentrope_wire.answers import Alert, HealthLevel, RunDetail, SeriesColumns, Status
 from isentrope_wire.control import Control
 from isentrope_wire.diagnosis.check_states import CheckState, CheckStatus
 from isentrope_wire.diagnosis.effect import PROMISED_STEPS
@@ -51,6 +51,7 @@ from isentrope_wire.diagnosis.health import PRICE, Diagnosis
 from isentrope_wire.diagnosis.health.sentences import begin_small
 from isentrope_wire.diagnosis.outlook import Outlook
 from isentrope_wire.diagnosis.pull import MEANINGS, Cause
+from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 
 FIRST_STEPS = 10
 LAST_STEPS = 20
@@ -115,7 +116,7 @@ async def read(client: AsyncClient, view: View) -> Values:
     if is_over:  # of the change its panel says what it needs
         nothing = {panel.name: "None was reported" for panel in OVERVIEW if panel.name != "change"}
     return {
-        "health": health_line(diagnosis, run),
+        "health": health_line(diagnosis, run, alerts),
         "kpis": kpi_cards(
             diagnosis, early.series, shown.series, newest.series, is_over=is_over, since=since
         ),
@@ -225,8 +226,9 @@ LOSS_SHOWN = 0.1
 """Of the early entropy; less is the noise of a few steps."""
 
 
-def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
-    """The line of a run; of one that is over, how it ended and what became of its entropy."""
+def health_line(diagnosis: Diagnosis, run: RunDetail, alerts: Sequence[Alert] = ()) -> html.Div:
+    """The line of a run; of one that is over, how it ended, what became of its entropy and the
+    worst of its alerts."""
     word, look, drawing = look_of(diagnosis.level, diagnosis.share_lost)
     message, lost = diagnosis.message, _lost_beside(diagnosis)
     if (
@@ -235,6 +237,8 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
         word, tone, _ = STATUS[run.status]
         drawing, look, lost = "alert" if tone == "act" else "clock", tone, []
         message = message.removeprefix(f"{word}: ")
+        if run.status.is_over:
+            message = _name_worst(message, alerts)
         if not run.error:  # it may begin with a name, such as torch.OutOfMemoryError
             message = _sentence(message)
     message = unbroken(message)
@@ -282,6 +286,18 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
         role="status",
         **{"data-step": "" if run.step is None else run.step},
     )
+
+
+def _name_worst(message: str, alerts: Sequence[Alert]) -> str:
+    """The message with the newest alert of level act before what else was found."""
+    worst = next((alert for alert in alerts if alert.level == AlertLevel.ACT), None)
+    if worst is None:
+        return message
+    kind = ALERT_KINDS.get(worst.kind, worst.kind)
+    if kind.lower() in message.lower():
+        return message
+    said, found, rest = message.partition(" Found at step")
+    return f"{said} Worst alert, at step {worst.step:,}: {begin_small(kind)}.{found}{rest}"
 
 
 def _lost_beside(diagnosis: Diagnosis) -> list[Component]:

@@ -132,17 +132,17 @@ def _told(
     right = round(10 * agreement)
     if agreement < 1:
         right = min(right, 9)
-    believe = f"believe it for sums over {span} steps"
+    believe = f"trust sums over {span} steps"
     if missed is not None:
         size = fixed(missed, decimals_of(missed, 2))
         believe = f"the newest {LEAST_COMPARED} miss {size} nats a step: do not act on it"
     elif span is None:
         believe = "do not act on it alone"
     elif span == 1:
-        believe = "believe it for single steps"
+        believe = "trust single steps"
     where = ("on trained tokens: ", "")[of_unseen]
     said = (
-        f"{where}right direction in {right} of 10 steps; "
-        f"explains {how_much} of how steps differ; {believe}."
+        f"{where}its sign was right in {right} of 10 steps, "
+        f"it explains {how_much} of how steps differ; {believe}."
     )
     return said[:1].upper() + said[1:]

@@ -79,7 +79,8 @@ def _warn_of_early_level(course: Course, highest: float) -> list[str]:
     if early is None or not course.entropy <= early < highest:
         return []
     return [
-        f"The forecast rises past the early level of {nats(early)} nats: it may never come so far."
+        f"This would lift the entropy above its early level, {nats(early)} nats. Forecasts so high"
+        + " are often not reached: choose a weaker control."
     ]
 
 

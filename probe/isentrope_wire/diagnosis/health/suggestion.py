@@ -17,6 +17,7 @@ from isentrope_wire.diagnosis.effect import (
     stopping_control,
     why_unknown,
 )
+from isentrope_wire.diagnosis.guard import MOST_LOST
 from isentrope_wire.diagnosis.health.answers import Suggestion
 from isentrope_wire.diagnosis.health.held import decide_hold
 from isentrope_wire.diagnosis.health.sentences import describe_pace, format_mu
@@ -34,8 +35,8 @@ PRICE = " More reward is not shown."
 with no more reward under it than left to itself, though with more Pass@8."""
 
 _NOT_YET = (
-    "No control is suggested while the reward rises, for it would slow that. Look again when it is"
-    " level, or most of the early entropy is lost."
+    "The reward still rises, so leave the run alone. A control is suggested when it stops rising,"
+    f" or {percent(MOST_LOST)} of the entropy is gone."
 )
 
 
