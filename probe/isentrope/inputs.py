@@ -42,23 +42,24 @@ def check_scored(scores: TokenScores, vocabulary: int | None, *, first: bool) ->
     the scores too. A vocabulary that is split over ranks is None: an id that no shard holds shows
     as log p = -inf."""
     ids = scores.token_ids
-    if (
-        ids is not None
-        and vocabulary is not None
-        and ids.numel()
-        and (first or ids.device.type == "cpu")
-    ):
-        lowest, highest = (int(bound) for bound in torch.aminmax(ids))
-        if lowest < 0 or highest >= vocabulary:
-            raise InputError(
-                f"token_ids must lie in [0, {vocabulary}) for a vocabulary of {vocabulary} tokens,"
-                f" got {lowest if lowest < 0 else highest}. Replace padding ids (such as -100) by"
-                " any real id and leave them out with the mask."
-            )
+    if ids is not None and vocabulary is not None and (first or ids.device.type == "cpu"):
+        _check_ids(ids, vocabulary)
     if first:
         if isinstance(scores.temperature, Tensor) and scores.temperature.device.type != "cpu":
             check_temperatures(scores.temperature)
         check_first_values(scores)
+
+
+def _check_ids(ids: Tensor, vocabulary: int) -> None:
+    if not ids.numel():
+        return
+    for bound in torch.aminmax(ids):
+        if not 0 <= bound < vocabulary:
+            raise InputError(
+                f"token_ids must lie in [0, {vocabulary}) for a vocabulary of {vocabulary} tokens,"
+                f" got {int(bound)}. Replace padding ids (such as -100) by any real id and leave"
+                " them out with the mask."
+            )
 
 
 def not_scored(source: Tensor, token_ids: Tensor) -> TokenScores:
@@ -77,15 +78,16 @@ def check_first_values(scores: TokenScores, mask: Tensor | None = None) -> None:
     `mask` (bool, of the tokens' shape) counts may be NaN, or, before there is a mask, not all
     rows."""
     nan = scores.entropies.isnan()
-    broken, rows = (
-        int(nan.sum() if mask is None else (nan & mask).sum()),
-        nan.numel() if mask is None else mask.sum(),
-    )
+    rows = nan.numel()
+    if mask is not None:
+        nan = nan & mask
+        rows = int(mask.sum())
+    broken = int(nan.sum())
     if broken and (mask is not None or broken == rows):
         raise InputError(
-            f"logits must hold numbers or -inf: {broken} of {int(rows)} rows hold NaN or +Inf, or"
-            " mask the whole vocabulary. Look at the model's forward pass, and leave padding out"
-            " with the mask."
+            f"logits must hold numbers or -inf: {broken} of {rows} rows hold NaN or +Inf, or mask"
+            " the whole vocabulary. Look at the model's forward pass, and leave padding out with"
+            " the mask."
         )
 
 
@@ -137,17 +139,13 @@ def broadcast_advantages(
         return advantages.detach().clone()
     if logprobs.dim() == 2 and advantages.shape in ((logprobs.shape[0],), (logprobs.shape[0], 1)):
         return advantages.detach().clone().reshape(-1, 1).expand_as(logprobs)
+    per_sequence = ""
     if packing is not None:
         rows = len(packing.lengths)
         if advantages.shape in ((rows,), (rows, 1)):
             return packing.spread(advantages.detach().reshape(-1))
         per_sequence = f" or one per sequence [{rows}]"
-        raise InputError(
-            f"advantages must be one per token {list(logprobs.shape)}{per_sequence}, got "
-            f"{list(advantages.shape)}."
-        )
-    per_sequence = ""
-    if logprobs.dim() == 2:
+    elif logprobs.dim() == 2:
         per_sequence = f" or one per sequence [{logprobs.shape[0]}]"
     raise InputError(
         f"advantages must be one per token {list(logprobs.shape)}{per_sequence}, got"
@@ -174,15 +172,18 @@ def first_pass_parts(
             "first_pass takes TokenScores, such as probe.score gives, or a list of them; got"
             f" {scores!r}."
         )
+    masks: Sequence[Tensor | None]
     if mask is None:
-        masks: Sequence[Tensor | None] = [None] * len(parts)
+        masks = [None] * len(parts)
+    elif isinstance(mask, Tensor):
+        masks = [mask]
     else:
-        masks = [mask] if isinstance(mask, Tensor) else mask
+        masks = mask
     if len(masks) != len(parts):
         raise InputError(
             f"first_pass needs one mask per part: got {len(parts)} parts and {len(masks)} masks."
         )
-    valid = [valid_mask(one, part.logprobs) for one, part in zip(masks, parts, strict=True)]
+    valid = [valid_mask(mask, part.logprobs) for mask, part in zip(masks, parts, strict=True)]
     return list(parts), valid
 
 
@@ -247,11 +248,8 @@ def group_ids_of(
         # Below 0, where no number given lies, and never the same twice in a step.
         first = -1 - (rank << 36) - first_position
         return first - (torch.arange(rows, device=logprobs.device) // groups).double()
-    if (
-        not isinstance(groups, Tensor)
-        or groups.is_floating_point()
-        or groups.shape not in ((rows,), (rows, 1))
-    ):
+    fits = isinstance(groups, Tensor) and groups.shape in ((rows,), (rows, 1))
+    if not isinstance(groups, Tensor) or not fits or groups.is_floating_point():
         raise InputError(
             f"groups must be a whole number per sequence [{rows}], or the size of a group; got"
             f" {groups!r}."
@@ -336,29 +334,30 @@ class LearningRates:
 
     def __float__(self) -> float:
         """The one that counts, see above; 0 where no group moves, or no rate is a finite number."""
-        read = ((parameters, float(rate)) for parameters, rate in self.groups)
-        moving = [
-            (parameters, rate) for parameters, rate in read if math.isfinite(rate) and rate > 0
-        ]
-        if moving:
-            return max(moving, key=lambda group: group[0])[1]
-        return 0.0
+        most, rate_of_most = -1, 0.0
+        for parameters, given in self.groups:
+            rate = float(given)
+            if parameters > most and math.isfinite(rate) and rate > 0:
+                most, rate_of_most = parameters, rate
+        return rate_of_most
 
 
 def learning_rates_of(optimizer: Optimizer | SeveralOptimizers | None) -> LearningRates | None:
     """As they are now; waits for no device. None when there is no optimiser to ask, or it has no
     rates."""
-    groups = tuple(
-        (
-            sum(parameter.numel() for parameter in group["params"] if parameter.requires_grad),
+    if optimizer is None:
+        return None
+    groups = []
+    for group in optimizer.param_groups:
+        rate = group.get("lr")
+        if isinstance(rate, Tensor):
             # Schedulers change a tensor in place.
-            group["lr"].detach().clone() if isinstance(group["lr"], Tensor) else group["lr"],
-        )
-        for group in ([] if optimizer is None else optimizer.param_groups)
-        if isinstance(group.get("lr"), SupportsFloat)
-    )
+            rate = rate.detach().clone()
+        if isinstance(rate, SupportsFloat):
+            trained = [weight.numel() for weight in group["params"] if weight.requires_grad]
+            groups.append((sum(trained), rate))
     if groups:
-        return LearningRates(groups)
+        return LearningRates(tuple(groups))
     return None
 
 

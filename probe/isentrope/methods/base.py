@@ -85,9 +85,9 @@ class Intervention:
 
     def ranks(self, control: Control) -> bool:
         """Whether it ranks tokens, or remembers them, as the control asks for it."""
-        return (self.follow is not None or self.count_cutoff is not None) and (
-            not self.ranks_with or control.value(self.ranks_with) is not None
-        )
+        if self.follow is None and self.count_cutoff is None:
+            return False
+        return not self.ranks_with or control.value(self.ranks_with) is not None
 
     def cutoff(self, control: Control, tokens: TokenBatch, centres: Centres) -> Tensor | None:
         """The cutoff over these tokens; None where no tokens are ranked."""
@@ -106,7 +106,7 @@ def top_share_cutoff(
 ) -> Float64[Tensor, ""]:
     """The least value that belongs to the top share, a scalar: `values >= cutoff` holds on so many
     tokens, ties apart; +inf when the share is of no token. The share is of the tokens in `mask`,
-    rounded to whole tokens, or down but to at least one with `check_at_most`. Values that are not
+    rounded to whole tokens, or down but to at least one with `at_most`. Values that are not
     finite count as the least. `among` are the tokens that are ranked; when they are fewer than the
     share, all of them belong to it, and the cutoff is -inf. It does not wait for the device."""
     if not values.numel():

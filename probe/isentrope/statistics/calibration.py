@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -188,7 +188,12 @@ class SeveralOptimizers:
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """Of all of them, as they are now."""
-        return [group for one in self.optimizers for group in one.param_groups]
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+
+def _count_trained(group: Mapping[str, Any]) -> int:
+    """How many parameters of an optimiser's group are trained."""
+    return sum(weight.numel() for weight in group["params"] if weight.requires_grad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,17 +222,13 @@ class Momentum:
                 f"optimizer must be a torch optimiser, got {optimizer!r}. Leave it out if there is"
                 " none."
             )
-        trained = [
-            sum(w.numel() for w in one["params"] if w.requires_grad)
-            for one in optimizer.param_groups
-        ]
-        group = optimizer.param_groups[trained.index(max(trained))]
-        if betas := group.get("betas"):
-            return cls(float(betas[0]))
+        group = max(optimizer.param_groups, key=_count_trained)
+        if group.get("betas"):
+            return cls(float(group["betas"][0]))
         return cls(
             float(group.get("momentum", 0.0)),
-            buffer="dampening" in group
-            or "centered" in group,  # SGD and RMSprop; others average, as Muon does
+            # SGD and RMSprop; others average, as Muon does.
+            buffer="dampening" in group or "centered" in group,
             dampening=float(group.get("dampening", 0.0)),
             nesterov=bool(group.get("nesterov", False)),
         )

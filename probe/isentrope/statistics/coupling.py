@@ -76,10 +76,11 @@ class EntropyGradient:
         self.steps += 1
         if not self._weights:
             self._weights = _weights_of(optimizer)
-        several = optimizer.optimizers if isinstance(optimizer, SeveralOptimizers) else [optimizer]
-        self._optimizers = [
-            getattr(one, "optimizer", one) for one in several
-        ]  # accelerate wraps it
+        several: Sequence[Any] = [optimizer]
+        if isinstance(optimizer, SeveralOptimizers):
+            several = optimizer.optimizers
+        # accelerate wraps it.
+        self._optimizers = [getattr(wrapped, "optimizer", wrapped) for wrapped in several]
         if self._product is None:
             return None
         before, self._product = self._product, self._project_update()
@@ -141,16 +142,14 @@ class EntropyGradient:
             gradients = [*torch.autograd.grad(entropy, self._weights, allow_unused=True)]
         if all(gradient is None for gradient in gradients):
             raise ConfigurationError("backward reached none of the weights that the optimiser has.")
-        pairs = zip(self._weights, gradients, strict=True)
-        gradient = [
-            torch.zeros_like(_local(weight)) if gradient is None else gradient
-            for weight, gradient in pairs
-        ]
-        if not self._gradient:
-            self._gradient = gradient
-        else:
-            for mean, new in zip(self._gradient, gradient, strict=True):
-                mean.lerp_(new, weight)
+        is_first = not self._gradient
+        for place, gradient in enumerate(gradients):
+            if gradient is None:
+                gradient = torch.zeros_like(_local(self._weights[place]))
+            if is_first:
+                self._gradient.append(gradient)
+            else:
+                self._gradient[place].lerp_(gradient, weight)
         self._product, self._age = self._project_update(), 0
 
     def look_ahead(self) -> None:
@@ -162,14 +161,16 @@ class EntropyGradient:
         """By the loop's own way, so that DDP and FSDP average it as they do the loss's; what the
         loop has in `.grad` is put back."""
         kept = [weight.grad for weight in self._weights]
+        inputs: list[Tensor] | None = self._weights
+        if any(map(is_sharded, self._weights)):
+            # The leaves that FSDP computes with are not the shards that the optimiser has.
+            inputs = None
         try:
             for weight in self._weights:
                 weight.grad = None
-            # The leaves that FSDP computes with are not the shards that the optimiser has.
-            entropy.backward(inputs=None if any(map(is_sharded, self._weights)) else self._weights)
-            return [
-                None if w.grad is None else _local(w.grad).detach().clone() for w in self._weights
-            ]
+            entropy.backward(inputs=inputs)
+            gradients = [weight.grad for weight in self._weights]
+            return [None if grad is None else _local(grad).detach().clone() for grad in gradients]
         finally:
             for weight, gradient in zip(self._weights, kept, strict=True):
                 weight.grad = gradient
@@ -180,25 +181,21 @@ class EntropyGradient:
         total = torch.zeros((), dtype=torch.float64, device=self._gradient[0].device)
         with torch.no_grad():
             for weight, gradient in zip(self._weights, self._gradient, strict=True):
-                pieces = (values.reshape(-1).split(_PIECE) for values in (_local(weight), gradient))
-                for left, right in zip(*pieces, strict=True):
-                    total += _shards(weight) * torch.dot(left.double(), right.double()).to(
-                        total.device
-                    )
+                for left, right in zip(_split(weight), _split(gradient), strict=True):
+                    product = torch.dot(left.double(), right.double())
+                    total += _shards(weight) * product.to(total.device)
         return total
 
     def parts(self) -> Iterator[tuple[Any, Mapping[str, Any], Tensor, Tensor]]:
         """The optimiser of each weight, its group of settings, the weight and h of it; nothing
         before there is a gradient."""
-        groups = {
-            id(weight): (one, group)
-            for one in self._optimizers
-            for group in one.param_groups
-            for weight in group["params"]
-        }
-        for weight, gradient in zip(
-            self._weights if self._gradient else (), self._gradient, strict=True
-        ):
+        if not self._gradient:
+            return
+        groups: dict[int, tuple[Any, Mapping[str, Any]]] = {}
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                groups |= {id(weight): (optimizer, group) for weight in group["params"]}
+        for weight, gradient in zip(self._weights, self._gradient, strict=True):
             yield *groups[id(weight)], weight, gradient
 
     def _drift_without_gradient(self) -> Tensor:
@@ -208,18 +205,15 @@ class EntropyGradient:
         total = torch.zeros(2, dtype=torch.float64, device=self._gradient[0].device)
         with torch.no_grad():
             for optimizer, group, weight, gradient in self.parts():
-                if (
-                    momentum := _momentum(optimizer, group, optimizer.state.get(weight, {}))
-                ) is None:
+                momentum = _momentum(optimizer, group, optimizer.state.get(weight, {}))
+                if momentum is None:
                     return total.fill_(torch.nan)
                 kept, step = momentum
                 rate = 0.0
                 if group.get("decoupled_weight_decay"):
                     rate = group["lr"] * group["weight_decay"]
-                flat = [
-                    _local(values).reshape(-1).split(_PIECE) for values in (weight, gradient, *kept)
-                ]
-                for theta, h, *numbers in zip(*flat, strict=True):
+                pieces = map(_split, (weight, gradient, *kept))
+                for theta, h, *numbers in zip(*pieces, strict=True):
                     if numbers:
                         by_momentum = torch.dot(h, step(*numbers).to(h.dtype))
                     else:
@@ -238,7 +232,8 @@ def _momentum(
     where the gradient is 0; None: another."""
     if isinstance(optimizer, torch.optim.Adam) and not group["amsgrad"] and "exp_avg" in state:
         (first, second), updates = group["betas"], state["step"] + 1
-        scale, spread = group["lr"] * first / (1 - first**updates), second / (1 - second**updates)
+        scale = group["lr"] * first / (1 - first**updates)
+        spread = second / (1 - second**updates)
         kept = state["exp_avg"], state["exp_avg_sq"]
         return kept, lambda mean, square: -scale * mean / ((spread * square).sqrt() + group["eps"])
     if isinstance(optimizer, torch.optim.SGD):
@@ -268,16 +263,18 @@ class _Called:
         for module in self._modules:
             if next(module.children(), None) is not None:
                 kinds.setdefault(type(module), []).append(module)
-        repeated = [found for found in kinds.values() if len(found) > 1]
+        repeated = [modules for modules in kinds.values() if len(modules) > 1]
         if not repeated:
             raise ConfigurationError(
                 'coupling="last_block" needs a model with several blocks of one class that rescore'
                 ' calls; found none. Use coupling="model".'
             )
-        chosen = max(
-            repeated, key=lambda found: sum(w.numel() for one in found for w in one.parameters())
-        )
-        return chosen[0], chosen[-1]
+        blocks = max(repeated, key=_count_weights)
+        return blocks[0], blocks[-1]
+
+
+def _count_weights(modules: Sequence[nn.Module]) -> int:
+    return sum(weight.numel() for module in modules for weight in module.parameters())
 
 
 def _weights_of(optimizer: Optimizer | SeveralOptimizers | None) -> list[Tensor]:
@@ -292,22 +289,19 @@ def _weights_of(optimizer: Optimizer | SeveralOptimizers | None) -> list[Tensor]
         for weight in group["params"]
         if weight.requires_grad
     ]
-    is_deepspeed = type(optimizer).__module__.startswith("deepspeed") or any(
-        hasattr(one, "ds_id") for one in weights
-    )
-    is_flat, is_updated = (
-        any(getattr(weight, name, False) for weight in weights)
-        for name in ("_is_flat_param", "_post_accumulate_grad_hooks")
-    )
-    reasons = {
-        "DeepSpeed shards and flattens the weights": is_deepspeed,
-        "FSDP1 flattens the weights (FSDP2 does not)": is_flat,
-        "the weights are updated while backward runs (post-accumulate hooks)": is_updated,
-        "no weights require gradient": not weights,
-    }
-    for reason, applies in reasons.items():
-        if applies:
-            raise ConfigurationError(f"with this optimiser {reason}.")
+    reason = ""
+    if type(optimizer).__module__.startswith("deepspeed") or any(
+        hasattr(weight, "ds_id") for weight in weights
+    ):
+        reason = "DeepSpeed shards and flattens the weights"
+    elif any(getattr(weight, "_is_flat_param", False) for weight in weights):
+        reason = "FSDP1 flattens the weights (FSDP2 does not)"
+    elif any(getattr(weight, "_post_accumulate_grad_hooks", False) for weight in weights):
+        reason = "the weights are updated while backward runs (post-accumulate hooks)"
+    elif not weights:
+        reason = "no weights require gradient"
+    if reason:
+        raise ConfigurationError(f"with this optimiser {reason}.")
     return weights
 
 
@@ -332,8 +326,16 @@ def is_sharded(weight: Tensor) -> bool:
 
 def _local(values: Any) -> Tensor:
     """This rank's part of a sharded tensor, or all of another."""
-    found: Tensor = values.to_local() if is_sharded(values) else values
-    return found
+    if is_sharded(values):
+        values = values.to_local()
+    tensor: Tensor = values
+    return tensor
+
+
+def _split(values: Tensor) -> Sequence[Tensor]:
+    """This rank's part in pieces that are computed with one after the other."""
+    pieces: Sequence[Tensor] = _local(values).reshape(-1).split(_PIECE)
+    return pieces
 
 
 def _shards(weight: Any) -> int:

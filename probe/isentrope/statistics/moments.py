@@ -172,7 +172,8 @@ class ThresholdStatistics:
 
     def write_plain(self) -> list[float | str]:
         """As a checkpoint takes it, in the order of the fields. Waits for the device."""
-        return list(map(number, torch.stack([one.double() for one in self._tensors()]).tolist()))
+        numbers = torch.stack([values.double() for values in self._tensors()]).tolist()
+        return list(map(number, numbers))
 
     @classmethod
     def read_plain(cls, numbers: Sequence[float | str]) -> ThresholdStatistics:
@@ -184,20 +185,18 @@ class ThresholdStatistics:
 
     def to(self, like: Tensor) -> ThresholdStatistics:
         """Move them to the device and type of a tensor."""
-        return ThresholdStatistics(*(one.to(like) for one in self._tensors()))
+        return ThresholdStatistics(*(values.to(like) for values in self._tensors()))
 
     @classmethod
     def expand_by_token(
         cls, parts: Sequence[ThresholdStatistics], sizes: Sequence[int]
     ) -> ThresholdStatistics:
         """One number for each token, from the statistics of micro-batches of these sizes."""
-        columns = zip(*(part._tensors() for part in parts), strict=True)
-        return cls(
-            *(
-                torch.cat([one.expand(size) for one, size in zip(c, sizes, strict=True)])
-                for c in columns
-            )
-        )
+        expanded = [
+            [values.expand(size) for values in part._tensors()]
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+        return cls(*map(torch.cat, zip(*expanded, strict=True)))
 
     def or_else(self, earlier: ThresholdStatistics | None) -> ThresholdStatistics:
         """`self`, or `earlier` if `self` counts no token. Decided on the device."""

@@ -142,19 +142,18 @@ def completions_of(
         if name == ANSWER and isinstance(given, list | tuple):
             given = text_bytes(given, logprobs.device)
         rows = logprobs.shape[0]
-        fits = (
-            isinstance(given, Tensor)
-            and given.shape[:1] == (rows,)
-            and given.dim() == (1 if is_reward else 2)
-        )
-        if (
-            not isinstance(given, Tensor)
-            or not fits
-            or (name == ANSWER and given.shape[1] != ANSWER_BYTES)
-        ):
-            wanted = _OF_A_SEQUENCE.get(name, "one number per sequence, [{}]").format(rows)
-            got = list(given.shape) if isinstance(given, Tensor) else repr(given)
-            raise InputError(f"completions[{name!r}] must be {wanted}, got {got!s:.200}.")
+        wanted = _OF_A_SEQUENCE.get(name, "one number per sequence, [{}]").format(rows)
+        if not isinstance(given, Tensor):
+            raise InputError(f"completions[{name!r}] must be {wanted}, got {given!r:.200}.")
+        shape = list(given.shape)
+        if is_reward:
+            fits = shape == [rows]
+        elif name == ANSWER:
+            fits = shape == [rows, ANSWER_BYTES]
+        else:
+            fits = len(shape) == 2 and shape[0] == rows
+        if not fits:
+            raise InputError(f"completions[{name!r}] must be {wanted}, got {shape}.")
         if given.device != logprobs.device:
             raise InputError(
                 f"completions[{name!r}] are on {given.device}, the scores on {logprobs.device}."
@@ -275,11 +274,9 @@ def _sample_metrics(sums: SampleSums, step: StepSums) -> Metrics:
         mean = sums.reward / sums.rewarded
         variance = sums.reward_square / sums.rewarded - mean * mean
         scalars[metrics.REWARD_MEAN] = mean
-        # NaN stays NaN.
-        if not variance < 0:
-            scalars[metrics.REWARD_STD] = math.sqrt(variance)
-        else:
-            scalars[metrics.REWARD_STD] = 0.0
+        if variance < 0:
+            variance = 0.0
+        scalars[metrics.REWARD_STD] = math.sqrt(variance)
     if sums.known:
         scalars[metrics.COMPLETION_TRUNCATED] = sums.truncated / sums.known
     return scalars

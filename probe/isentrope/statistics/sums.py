@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import accumulate
 from operator import add
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -61,12 +60,12 @@ class StepSums:
         """`ranks`: whose gradients the update averaged, those without tokens included."""
         self._values, self._ranks = values, ranks
 
-    def __getitem__(self, one: Sum[T_co]) -> T_co:
-        value: T_co = self._values[one]
+    def __getitem__(self, statistic: Sum[T_co]) -> T_co:
+        value: T_co = self._values[statistic]
         return value
 
-    def __contains__(self, one: Sum[Any]) -> bool:
-        return one in self._values
+    def __contains__(self, statistic: Sum[Any]) -> bool:
+        return statistic in self._values
 
     @property
     def tokens(self) -> int:
@@ -100,11 +99,10 @@ class StepSums:
 
     def metrics(self) -> dict[str, float]:
         """Metrics of all sums; at least one token must count."""
-        return {
-            name: value
-            for one, of in self._values.items()
-            for name, value in one.metrics(of, self).items()
-        }
+        metrics: dict[str, float] = {}
+        for statistic, value in self._values.items():
+            metrics |= statistic.metrics(value, self)
+        return metrics
 
 
 class RankHeader(NamedTuple):
@@ -123,15 +121,15 @@ class Layout:
     those that add up."""
 
     def __init__(self, *sums: Sum[Any]) -> None:
-        self.sums = sorted(
-            (TOKENS, READ, NOT_FINITE_GRADIENTS, *sums), key=lambda one: one.merge is None
-        )
-        ends = [*accumulate((one.size for one in self.sums), initial=len(RankHeader._fields))]
-        self.place = {one: slice(*ends[i : i + 2]) for i, one in enumerate(self.sums)}
-        self.size = ends[-1]
-        self.additive_from = next(
-            (self.place[one].start for one in self.sums if one.merge is None), self.size
-        )
+        every = (TOKENS, READ, NOT_FINITE_GRADIENTS, *sums)
+        merged = [statistic for statistic in every if statistic.merge is not None]
+        self.sums = [*merged, *(statistic for statistic in every if statistic.merge is None)]
+        self.size = len(RankHeader._fields)
+        self.place: dict[Sum[Any], slice] = {}
+        for statistic in self.sums:
+            self.place[statistic] = slice(self.size, self.size + statistic.size)
+            self.size += statistic.size
+        self.additive_from = self.place[merged[-1]].stop
         """From this column on the vectors of ranks may be added up."""
 
     def pack(
@@ -147,8 +145,8 @@ class Layout:
         if tokens is None:
             parts.append(zeros(self.size - len(header), device))
         else:
-            for one in self.sums:
-                measured = one.measure(tokens)
+            for statistic in self.sums:
+                measured = statistic.measure(tokens)
                 if isinstance(measured, Tensor):
                     parts += [measured]
                 else:
@@ -164,19 +162,20 @@ class Layout:
         `additive_from`, the rest of all vectors added up, and how many ranks took part in the
         update."""
 
-        def value(one: Sum[T_co]) -> T_co:
-            place = self.place[one]
-            if one.merge is None:
-                return one.read(
-                    added[place.start - self.additive_from : place.stop - self.additive_from], 0
-                )
-            return reduce(one.merge, (one.read(row[place], rank) for rank, row in rows.items()))
-
-        return StepSums({one: value(one) for one in self.sums}, ranks)
+        values: dict[Sum[Any], Any] = {}
+        for statistic in self.sums:
+            place = self.place[statistic]
+            if statistic.merge is None:
+                start = place.start - self.additive_from
+                values[statistic] = statistic.read(added[start : start + statistic.size], 0)
+            else:
+                of_ranks = [statistic.read(row[place], rank) for rank, row in rows.items()]
+                values[statistic] = reduce(statistic.merge, of_ranks)
+        return StepSums(values, ranks)
 
     def columns(self, rows: Tensor, *sums: Sum[Any]) -> Tensor:
         """The numbers of some sums on each rank, still on the device."""
-        return torch.cat([rows[:, self.place[one]] for one in sums], dim=1)
+        return torch.cat([rows[:, self.place[statistic]] for statistic in sums], dim=1)
 
 
 def total(
@@ -221,14 +220,24 @@ def mean_of(
 ) -> Sum[float | None]:
     """A mean over all ranks of what `measure` gives as sum and weight; None where no rank has
     it."""
-    return totals(
-        lambda total, weight: total / weight if weight else None,
-        2,
-        lambda tokens: (
-            [tokens.none, tokens.none] if (found := measure(tokens)) is None else found.unbind()
-        ),
-        lambda mean, step: {} if mean is None else metrics(mean),
-    )
+
+    def measure_or_zeros(tokens: StepTokens) -> Sequence[Tensor]:
+        measured = measure(tokens)
+        if measured is None:
+            return tokens.none, tokens.none
+        return measured.unbind()
+
+    def divide(total: float, weight: float) -> float | None:
+        if weight:
+            return total / weight
+        return None
+
+    def metrics_of_mean(mean: float | None, step: StepSums) -> Metrics:
+        if mean is None:
+            return {}
+        return metrics(mean)
+
+    return totals(divide, 2, measure_or_zeros, metrics_of_mean)
 
 
 def largest(

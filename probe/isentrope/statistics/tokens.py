@@ -96,6 +96,12 @@ class TokenBatch:
         policy. Of one policy computed twice they are round-off."""
         return "sampler" in self.differences and "old" not in self.differences
 
+    def find_gradient(self, name: str) -> Tensor | None:
+        """dL/d of what a `LossGradient` watches under this name; None: not read."""
+        if self.gradient is None:
+            return None
+        return self.gradient.get(name)
+
     @property
     def keep_mask(self) -> Bool[Tensor, "*tokens"]:
         """True where the token's gradient takes part, with any weight."""
@@ -141,12 +147,7 @@ class TokenBatch:
     def passed_by(self) -> bool:
         """Whether backward reached the log-probs, but not by way of the gate: a method that is
         active acts on nothing."""
-        gradient = self.gradient
-        return (
-            gradient is not None
-            and gradient.get("logprobs") is not None
-            and gradient.get("gated") is None
-        )
+        return self.find_gradient("logprobs") is not None and self.find_gradient("gated") is None
 
 
 @dataclass(slots=True)
@@ -400,46 +401,39 @@ class StepTokens:
         """log p minus the log-probs passed as "sampler", "old" or "reference" ("ratio": the old, or
         the sampler where no old one was passed), 0 where a token does not count, and 1 where it
         does, else 0; float64 [tokens]. None where a call passed none."""
+        names = [name] * len(self.batches)
         if name == "ratio":
-            named = {"old" if "old" in batch.differences else "sampler" for batch in self.batches}
-            if len(named) == 1:
-                return self.differences(*named)
+            names = ["old" if "old" in batch.differences else "sampler" for batch in self.batches]
+            if len(set(names)) == 1:
+                return self.differences(names[0])
         if name in self._differences:
             return self._differences[name]
-        parts = [
-            (
-                batch.differences.get("old", batch.differences.get("sampler"))
-                if name == "ratio"
-                else batch.differences.get(name)
-            )
-            for batch in self.batches
-        ]
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts):
-            return None
-        found = flat(known).double()
-        counts = self.valid & finite(found)
-        self._differences[name] = torch.where(counts, found, 0.0), counts.double()
+        parts = []
+        for batch, own in zip(self.batches, names, strict=True):
+            if own not in batch.differences:
+                return None
+            parts.append(batch.differences[own])
+        values = flat(parts).double()
+        counts = self.valid & finite(values)
+        self._differences[name] = torch.where(counts, values, 0.0), counts.double()
         return self._differences[name]
 
     def gradient(self, name: str) -> Float64[Tensor, " tokens"] | None:
         """dL/d of what a `LossGradient` watches under this name, 0 where a call has none; None
         where none has."""
-        return self._joined(
-            [None if one.gradient is None else one.gradient.get(name) for one in self.batches]
-        )
+        return self._join([batch.find_gradient(name) for batch in self.batches])
 
-    def _joined(self, parts: Sequence[Tensor | None]) -> Tensor | None:
+    def _join(self, parts: Sequence[Tensor | None]) -> Tensor | None:
         """One float64 per token; 0 for `gate` calls without it, None if no call has it."""
         if all(part is None for part in parts):
             return None
-        masks = [batch.mask for batch in self.batches]
-        return flat(
-            [
-                torch.zeros_like(mask, dtype=torch.float64) if part is None else part.double()
-                for part, mask in zip(parts, masks, strict=True)
-            ]
-        )
+        filled = []
+        for part, batch in zip(parts, self.batches, strict=True):
+            if part is None:
+                filled.append(torch.zeros_like(batch.mask, dtype=torch.float64))
+            else:
+                filled.append(part.double())
+        return flat(filled)
 
     @cached_property
     def bad_gradients(self) -> Bool[Tensor, " tokens"] | None:
@@ -473,21 +467,17 @@ class StepTokens:
     def inverse_squared_temperatures(self) -> Float64[Tensor, " tokens"] | float | None:
         """1 / T^2, by which a step on the logits changes the entropy; None where T is 1."""
         temperatures = [batch.scores.temperature for batch in self.batches]
-        numbers = {one for one in temperatures if not isinstance(one, Tensor)}
-        if len(numbers) == 1 and not any(isinstance(one, Tensor) for one in temperatures):
+        numbers = {value for value in temperatures if not isinstance(value, Tensor)}
+        if len(numbers) == 1 and not any(isinstance(value, Tensor) for value in temperatures):
             (number,) = numbers
             if number == 1:
                 return None
             return 1 / number**2
-        shapes = [batch.mask.shape for batch in self.batches]
-        spread = [
-            (
-                torch.full(shape, one, dtype=torch.float64, device=self.valid.device)
-                if not isinstance(one, Tensor)
-                else one.double().expand(shape)
-            )
-            for one, shape in zip(temperatures, shapes, strict=True)
-        ]
+        spread = []
+        for batch, temperature in zip(self.batches, temperatures, strict=True):
+            if not isinstance(temperature, Tensor):
+                temperature = device_number(temperature, self.valid.device)
+            spread.append(temperature.double().expand(batch.mask.shape))
         # Padding has none.
         return torch.where(self.valid, flat(spread), 1.0).square().reciprocal()
 
@@ -505,13 +495,13 @@ class StepTokens:
     @cached_property
     def entropy_gradient_added(self) -> Float64[Tensor, " tokens"] | None:
         """What an intervention added to dL/dH of each token; None: nothing."""
-        added = self._joined([batch.entropy_gradient_added for batch in self.batches])
+        added = self._join([batch.entropy_gradient_added for batch in self.batches])
         if added is None:
             return None
         return torch.where(self.valid & finite(added), added, 0.0) / self._loss_scale
 
     def _count_bonus_effects(self, gradient: Tensor | None) -> Tensor | None:
-        squares = self._joined([batch.scores.squared_scores for batch in self.batches])
+        squares = self._join([batch.scores.squared_scores for batch in self.batches])
         if gradient is None or squares is None:
             return None
         return self._divide_by_squared_temperatures(
@@ -536,15 +526,18 @@ class StepTokens:
     def influences(self, name: str) -> Float64[Tensor, " tokens"] | None:
         """g_t <grad log p_t, P h>, and what an entropy bonus adds, in nats on this rank; None: not
         measured. With g as it is before an intervention ("gated"), or behind it ("logprobs")."""
-        if self.slopes is None or (gradient := self.finite_gradient(name)) is None:
+        if self.slopes is None:
             return None
-        found = -gradient * flat(self.slopes.logprobs)
+        gradient = self.finite_gradient(name)
+        if gradient is None:
+            return None
+        influences = -gradient * flat(self.slopes.logprobs)
         bonus = self.finite_gradient("entropies")
         if bonus is not None:
-            found = found - bonus * flat(self.slopes.entropies)
+            influences = influences - bonus * flat(self.slopes.entropies)
         if name == "logprobs" and self.entropy_gradient_added is not None:
-            found = found - self.entropy_gradient_added * flat(self.slopes.entropies)
-        return torch.where(self.valid, found, 0.0)
+            influences = influences - self.entropy_gradient_added * flat(self.slopes.entropies)
+        return torch.where(self.valid, influences, 0.0)
 
     @property
     def parts(self) -> tuple[bool, bool]:
@@ -591,7 +584,7 @@ class StepTokens:
         if self.factors is None:
             return self.none
         changed = torch.where(self.kept, self.effects * self.factors, 0.0) - self.effects
-        added = self._joined([batch.gradient_added for batch in self.batches])
+        added = self._join([batch.gradient_added for batch in self.batches])
         if added is not None:
             added = torch.where(self.valid & finite(added), added, 0.0) / self._loss_scale
             changed = changed - self._divide_by_squared_temperatures(added.mul_(self["S_c"]))
@@ -606,12 +599,11 @@ class StepTokens:
 
         A token that does not count has one, too.
         """
-        mean_logprob, mean_advantage = (
-            own if known is None else torch.where(known.isfinite(), known, own)
-            for known, own in zip(
-                self.centre or (None, None), (self.mean("log p"), self.mean("A")), strict=True
-            )
-        )
+        mean_logprob, mean_advantage = self.mean("log p"), self.mean("A")
+        if self.centre is not None:
+            logprob, advantage = self.centre
+            mean_logprob = torch.where(logprob.isfinite(), logprob, mean_logprob)
+            mean_advantage = torch.where(advantage.isfinite(), advantage, mean_advantage)
         return (self["log p"] - mean_logprob) * (self["A"] - mean_advantage)
 
     @cached_property
