@@ -48,7 +48,7 @@ from isentrope.statistics.rescoring import Rescore
 from isentrope.statistics.samples import completions_of
 from isentrope.statistics.texts import Decode, Tokenizer, TokenTexts
 from isentrope.statistics.tokens import TokenBatch, detached
-from isentrope.steps.closing import StepCloser
+from isentrope.steps.closing import StepCloser, Update
 from isentrope.steps.open_step import OpenStep
 from isentrope.steps.parts import assemble_parts
 from isentrope.transport.spool import open_transport
@@ -537,10 +537,7 @@ class Probe:
             differences = inputs.differences_of(
                 logprobs, {"old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs}
             )
-            if reference is None:
-                of_reference = {}
-            else:
-                of_reference = inputs.differences_of(logprobs, {"reference": reference})
+            of_reference = inputs.differences_of(logprobs, {"reference": reference})
             old = inputs.require_token_shape("old_entropies", old_entropies, logprobs)
             entropies = scores.gate_entropies
             if entropies is not None and (
@@ -676,16 +673,17 @@ class Probe:
         if self._is_unheard():
             return
         with self._closing:
-            self._closer.close(
-                step,
-                optimizer,
-                rescore,
+            update = Update(
+                step=step,
+                optimizer=optimizer,
+                rescore=rescore,
                 unseen=unseen,
                 learning_rates=learning_rates,
                 loss_scale=loss_scale,
                 clip_factor=clip_factor,
-                expects_gate=not self.reports_scalars_only,
-                is_over=self._end.finished,
+            )
+            self._closer.close(
+                update, expects_gate=not self.reports_scalars_only, is_over=self._end.finished
             )
             self._end.step_closed()
 

@@ -129,14 +129,12 @@ def _add_routes(app: FastAPI) -> None:
 
 async def _nothing_here(rest: str) -> NoReturn:
     """Answer 404, or 405 where another method has a route."""
-    allowed = {
-        method
-        for router in _ROUTERS
-        for route in router.routes
-        if isinstance(route, APIRoute)
-        and route.path_regex.match(f"/api{rest}".removeprefix(API_PREFIX))
-        for method in route.methods or ()
-    }
+    path = f"/api{rest}".removeprefix(API_PREFIX)
+    allowed: set[str] = set()
+    for router in _ROUTERS:
+        for route in router.routes:
+            if isinstance(route, APIRoute) and route.path_regex.match(path):
+                allowed.update(route.methods or ())
     if allowed:
         raise HTTPException(405, headers={"Allow": ", ".join(sorted(allowed))})
     raise HTTPException(404)

@@ -227,17 +227,12 @@ def mean_of(
             return tokens.none, tokens.none
         return measured.unbind()
 
-    def divide(total: float, weight: float) -> float | None:
-        if weight:
-            return total / weight
-        return None
-
-    def metrics_of_mean(mean: float | None, step: StepSums) -> Metrics:
-        if mean is None:
-            return {}
-        return metrics(mean)
-
-    return totals(divide, 2, measure_or_zeros, metrics_of_mean)
+    return totals(
+        lambda total, weight: total / weight if weight else None,
+        2,
+        measure_or_zeros,
+        lambda mean, step: {} if mean is None else metrics(mean),
+    )
 
 
 def largest(

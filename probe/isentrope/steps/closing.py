@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -33,21 +33,29 @@ from isentrope_wire.metrics import (
     TOKEN_VOCABULARY,
 )
 
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """The optimiser's update that ends a step, as `Probe.step` was told of it."""
+    """The optimiser's update that ends a step, with the arguments of `Probe.step`."""
 
     step: int
-    optimizer: Optimizer | SeveralOptimizers | None
+    optimizer: Any
+    """An `Optimizer`, several of them, or None."""
     rescore: Rescore | None
     unseen: Rescore | None
     learning_rates: inputs.LearningRates | None
     loss_scale: float | Tensor
     clip_factor: float | Tensor | None
+
+    def read(self) -> Update:
+        """The same with what is computed with; InputError: a number that is none."""
+        optimizer, clip_factor = self.optimizer, self.clip_factor
+        if isinstance(optimizer, Sequence):
+            optimizer = SeveralOptimizers(optimizer)
+        if clip_factor is not None:
+            clip_factor = inputs.loggable("clip_factor", clip_factor)
+        step = inputs.step_number(self.step)
+        return replace(self, step=step, optimizer=optimizer, clip_factor=clip_factor)
 
 
 class MeasuredStep(NamedTuple):
@@ -85,20 +93,8 @@ class StepCloser:
         """Whether the open step is to have each token's influence."""
         return self._rescoring.will_take_slopes
 
-    def close(
-        self,
-        step: int,
-        optimizer: Optimizer | Sequence[Optimizer] | None,
-        rescore: Rescore | None,
-        *,
-        unseen: Rescore | None,
-        learning_rates: inputs.LearningRates | None,
-        loss_scale: float | Tensor,
-        clip_factor: float | Tensor | None,
-        expects_gate: bool,
-        is_over: bool,
-    ) -> None:
-        """Close the open step, with the arguments of `Probe.step`.
+    def close(self, update: Update, *, expects_gate: bool, is_over: bool) -> None:
+        """Close the open step.
 
         Args:
             expects_gate: whether a step that gates nothing is to be warned about.
@@ -113,17 +109,11 @@ class StepCloser:
             self._open.begin()
             calls = self._open.ledger.calls
             batches = self._open.take_batches()
-            if rescore is not None and 0 < len(batches) < calls:
-                rescore = rescore_of_calls(rescore, [batch.call for batch in batches], calls)
-            update = Update(
-                step=inputs.step_number(step),
-                optimizer=_join_optimizers(optimizer),
-                rescore=rescore,
-                unseen=unseen,
-                learning_rates=learning_rates,
-                loss_scale=loss_scale,
-                clip_factor=_read_clip_factor(clip_factor),
-            )
+            update = update.read()
+            if update.rescore is not None and 0 < len(batches) < calls:
+                trained = [batch.call for batch in batches]
+                rescore = rescore_of_calls(update.rescore, trained, calls)
+                update = replace(update, rescore=rescore)
             self._warn_of_misuse(update.step, batches, expects_gate, is_over)
             if batches or not ranks.alone:
                 measured = self._measure(update, batches)
@@ -288,17 +278,3 @@ class StepCloser:
         if self._rescoring.seconds:
             logged[PROBE_RESCORE_SECONDS] = self._rescoring.seconds
             self._rescoring.seconds = 0.0
-
-
-def _join_optimizers(
-    optimizer: Optimizer | Sequence[Optimizer] | None,
-) -> Optimizer | SeveralOptimizers | None:
-    if isinstance(optimizer, Sequence):
-        return SeveralOptimizers(optimizer)
-    return optimizer
-
-
-def _read_clip_factor(clip_factor: float | Tensor | None) -> float | Tensor | None:
-    if clip_factor is None:
-        return None
-    return inputs.loggable("clip_factor", clip_factor)

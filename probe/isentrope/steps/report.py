@@ -206,14 +206,9 @@ class ReportBuilder:
         self, closed: ClosedStep, recorded_at: float, device: int | None
     ) -> reports.StepReport:
         logged, dropped = self._apply_limits(closed.logged)
-        if closed.measured is None:
-            together = None
-        else:
-            together = self._together(closed.measured)
-        if together is None or together.sums is None:
-            tokens = 0
-        else:
-            tokens = together.sums.tokens
+        together = self._together(closed.measured)
+        sums = None if together is None else together.sums
+        tokens = 0 if sums is None else sums.tokens
         outcomes = self._acknowledgement.take(closed.outcomes, _passage(closed, together))
         machine = self._machine.scalars(closed.step, recorded_at, tokens, device)
         if not logged.keys().isdisjoint(metrics.TIME_STEP_SECONDS.names):
@@ -239,12 +234,11 @@ class ReportBuilder:
             | _dropped_label(dropped)
             | hold_labels(closed.action),
         )
-        if together is not None and together.sums is not None:
-            report = self._add_sums(report, together.sums, closed)
+        if sums is not None:
+            report = self._add_sums(report, sums, closed)
         if self._leads:
             gradient = None
-            if together is not None and together.sums is not None:
-                sums = together.sums
+            if sums is not None:
                 gradient = gradient_alert(sums[of_step.GRADIENT_FAULT], sums[NOT_FINITE_GRADIENTS])
             report = self._add_alerts(report, closed, gradient)
             self._acknowledgement.log(report.step, outcomes, closed.active)
@@ -287,21 +281,21 @@ class ReportBuilder:
             measured |= part_means(sums[SAMPLES], closed.reward_parts)
         labels = {**report.labels, **_sources(sums)}
         if sums.tokens and sums.basis is not None:
-            found = sums[CONTRIBUTIONS]
+            contributions = sums[CONTRIBUTIONS]
             adds_up = metrics.INFLUENCES.values() & measured.keys()
             influence = None
             if adds_up:
                 influence = _clip_factor(closed) * sums.change(1.0)
             texts = self._texts.make(
                 lambda: (
-                    add_texts(found.tokens, sums.scale, self._texts),
+                    add_texts(contributions.tokens, sums.scale, self._texts),
                     rollouts_of(
-                        found.rows, sums.scale, self._texts, closed.reward_parts, influence
+                        contributions.rows, sums.scale, self._texts, closed.reward_parts, influence
                     ),
                 )
             )
             if texts is None:
-                texts = add_texts(found.tokens, sums.scale, TokenTexts(None)), ()
+                texts = add_texts(contributions.tokens, sums.scale, TokenTexts(None)), ()
                 labels[reports.DROPPED_PARTS] = "texts"
             report = replace(
                 report, what_if=sums[WHAT_IF].scaled(sums.scale), tokens=texts[0], rollouts=texts[1]
@@ -351,22 +345,22 @@ class ReportBuilder:
 
     def _scalars(self, sums: StepSums, closed: ClosedStep) -> dict[str, float]:
         scalars = of_step.step_metrics(sums, intervening=closed.control.method != Method.NONE)
-        if epoch := self._epochs.step(sums[TOKEN_HASH]):
+        epoch = self._epochs.step(sums[TOKEN_HASH])
+        if epoch:
             scalars[metrics.TOKEN_EPOCH] = float(epoch)
         coupled = sums[of_step.COUPLED_PREDICTION]
-        if (check := metrics.ENTROPY_INFLUENCE_CHECK) in scalars:
-            scalars[check] *= _clip_factor(closed)
-            parts = {
-                str(name): scalars.pop(name) * _clip_factor(closed)
-                for name in metrics.INFLUENCES.values()
-            }
+        clip_factor = _clip_factor(closed)
+        check = metrics.ENTROPY_INFLUENCE_CHECK
+        if check in scalars:
+            scalars[check] *= clip_factor
+            names = metrics.INFLUENCES.values()
+            parts = {str(name): scalars.pop(name) * clip_factor for name in names}
             if abs(scalars[check] - 1) <= INFLUENCE_TOLERANCE:
                 scalars |= parts
         unit = of_step.unit_prediction(sums)
         if unit is not None:
-            if closed.learning_rate is None:
-                rate = 1.0
-            else:
+            rate = 1.0
+            if closed.learning_rate is not None:
                 rate = float(closed.learning_rate)
             unseen = sums[of_step.UNSEEN_CHANGE]
             observed = scalars.get(metrics.ENTROPY_OBSERVED_CHANGE)
@@ -378,7 +372,7 @@ class ReportBuilder:
                     observed,
                     closed.momentum or Momentum(),
                     rate * sums[of_step.ENTROPIES].mean,
-                    _clip_factor(closed),
+                    clip_factor,
                     coupled=coupled,
                     is_part=closed.coupling == "last_block",
                     unseen=unseen,
@@ -388,9 +382,11 @@ class ReportBuilder:
                 scalars |= of_step.coupled_parts(coupled, prediction)
         return scalars
 
-    def _together(self, measured: NumbersOfRanks) -> GlobalStep | None:
-        """The step of all ranks; None when a rank is gone, for the sums of the others are not those
-        of the step."""
+    def _together(self, measured: NumbersOfRanks | None) -> GlobalStep | None:
+        """The step of all ranks; None where nothing was measured, and when a rank is gone, for the
+        sums of the others are not those of the step."""
+        if measured is None:
+            return None
         try:
             together = read_ranks(measured())
         except RuntimeError as error:
@@ -433,8 +429,8 @@ def _passage(closed: ClosedStep, together: GlobalStep | None) -> Passage:
     is_of_all = together is not None and not together.failed_ranks and is_recorded
     gated = has_tokens = closed.gated
     if together is not None and is_of_all:
-        gated = together.sums is not None
-        has_tokens = together.sums is not None and together.sums.tokens > 0
+        sums = together.sums
+        gated, has_tokens = sums is not None, sums is not None and sums.tokens > 0
     return Passage(
         step=closed.step,
         active_version=closed.active.version,

@@ -137,8 +137,15 @@ def _joined(name: str, reason: str, entropy: Series, reward: Series) -> _Measure
 
 def _answer(run: Run, measured: _Measured, points: int) -> EntropyPerformance:
     fit, reason = _or_refused(lambda: fit_performance(measured.entropies, measured.rewards))
+    shown_fit = curve = None
+    if fit is not None:
+        autocorrelation = fit.regression.autocorrelation
+        shown_fit = part_of(Fit, fit, checks=list(fit.checks), autocorrelation=autocorrelation)
+        curve = _curve(fit, float(measured.entropies.max()))
     # Planned length of a running run; actual length of one that ended.
-    horizon = max(0 if run.ended else run.planned_steps or 0, len(measured.steps))
+    horizon = len(measured.steps)
+    if not run.ended:
+        horizon = max(run.planned_steps or 0, horizon)
     predicted, forecast_reason = _or_refused(
         lambda: forecast(
             measured.steps,
@@ -148,24 +155,16 @@ def _answer(run: Run, measured: _Measured, points: int) -> EntropyPerformance:
             run_over=run.ended,
         )
     )
-    shown = (
-        np.linspace(0, len(measured.steps), min(points, len(measured.steps)) + 1).astype(int)[1:]
-        - 1
-    )
+    count = len(measured.steps)
+    shown = np.linspace(0, count, min(points, count) + 1).astype(int)[1:] - 1
     return EntropyPerformance(
         steps=len(measured.steps),
         reward=measured.reward,
         reward_reason=measured.reason,
         confidence=CONFIDENCE,
-        fit=(
-            None
-            if fit is None
-            else part_of(
-                Fit, fit, checks=list(fit.checks), autocorrelation=fit.regression.autocorrelation
-            )
-        ),
+        fit=shown_fit,
         reason=reason,
-        curve=None if fit is None else _curve(fit, float(measured.entropies.max())),
+        curve=curve,
         forecast=predicted,
         forecast_reason=forecast_reason,
         points=FitPoints(

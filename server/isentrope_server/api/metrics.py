@@ -86,12 +86,14 @@ def _answer(
     check_known(run, names, series.names(connection, run.key))
     now = current_cursor(connection, run)
     reset = since is None or since.timeline != now.timeline or since.position > now.position
-    after = 0 if since is None or reset else since.position
-    found = series.read(
+    after = 0
+    if since is not None and not reset:
+        after = since.position
+    values = series.read(
         connection, run.key, list(dict.fromkeys(names)), wanted, after_position=after
     )
     return SeriesAnswer(
-        series={name: series.columns(one, points) for name, one in found.items()},
+        series={name: series.columns(values[name], points) for name in values},
         cursor=str(now),
         reset=reset,
     )

@@ -204,25 +204,10 @@ class SeriesLimit:
                 is_reported = alerts.was_reported(
                     connection, stream.run_key, stream.key, _ALERT_KIND, evidence=_EVIDENCE
                 )
-            report = arrival.message
-            message = replace(
-                report,
-                scalars={
-                    name: value for name, value in report.scalars.items() if name not in dropped
-                },
-                histograms=tuple(
-                    histogram for histogram in report.histograms if histogram.name not in dropped
-                ),
-                labels={
-                    **report.labels,
-                    reports.DROPPED_SERIES: f"{len(dropped)}: {reports.first_of(dropped)}",
-                },
-            )
-            kept.append(
-                replace(
-                    arrival, message=message if is_reported else self._add_alert(message, dropped)
-                )
-            )
+            report = self._leave_out(arrival.message, dropped)
+            if not is_reported:
+                report = self._add_alert(report, dropped)
+            kept.append(replace(arrival, message=report))
             is_reported = True
         return kept
 
@@ -230,15 +215,13 @@ class SeriesLimit:
         if run_id in self._names:
             self._names.move_to_end(run_id)
             return self._names[run_id]
-        known = {
-            name
-            for layout in rows.layouts_of(connection, run_key).values()
-            for name in (*layout.names, *(place.name for place in layout.histograms))
-        }
-        self._names[run_id] = known
-        while sum(map(len, self._names.values())) - len(known) > _NAMES_REMEMBERED:
+        names: set[str] = set()
+        for layout in rows.layouts_of(connection, run_key).values():
+            names |= {*layout.names, *layout.histogram_names}
+        self._names[run_id] = names
+        while sum(map(len, self._names.values())) - len(names) > _NAMES_REMEMBERED:
             self._names.popitem(last=False)
-        return known
+        return names
 
     def _dropped(self, known: set[str], report: reports.StepReport) -> set[str]:
         """Names of a report beyond the limit; the others are remembered."""
@@ -251,6 +234,16 @@ class SeriesLimit:
         room = max(0, self._limit - (len(known) - len(known & _OF_THE_PROBE)))
         known.update(others[:room])
         return set(others[room:])
+
+    @staticmethod
+    def _leave_out(report: reports.StepReport, dropped: Collection[str]) -> reports.StepReport:
+        """The report without these names, and with a label that says so."""
+        kept = {name: value for name, value in report.scalars.items() if name not in dropped}
+        drawn = [histogram for histogram in report.histograms if histogram.name not in dropped]
+        label = {reports.DROPPED_SERIES: f"{len(dropped)}: {reports.first_of(dropped)}"}
+        return replace(
+            report, scalars=kept, histograms=tuple(drawn), labels={**report.labels, **label}
+        )
 
     def _add_alert(
         self, report: reports.StepReport, dropped: Collection[str]

@@ -91,6 +91,10 @@ class Layout:
         return self._hash
 
     @property
+    def histogram_names(self) -> set[str]:
+        return {place.name for place in self.histograms}
+
+    @property
     def words(self) -> int:
         """Numbers of one report."""
         return len(self.names) + sum(_EDGES + place.bins for place in self.histograms)
@@ -370,12 +374,15 @@ def record_columns(stream_key: int, kind: str, facts: NDArray[np.int64]) -> dict
     }
 
 
-def insert_rows(connection: Connection, found: Sequence[Mapping[str, object]]) -> None:
+def insert_rows(connection: Connection, added: Sequence[Mapping[str, object]]) -> None:
     """Insert rows by the driver: SQLAlchemy's processing of each value would take as long as
     SQLite's storing."""
-    values = [tuple(row[name] for name in _COLUMNS) for row in found]
+    values = [tuple(row[name] for name in _COLUMNS) for row in added]
+    place = "?"
+    if connection.dialect.name == POSTGRESQL:
+        place = "%s"
     if values:
-        places = ", ".join(["%s" if connection.dialect.name == POSTGRESQL else "?"] * len(_COLUMNS))
+        places = ", ".join([place] * len(_COLUMNS))
         connection.exec_driver_sql(f"INSERT INTO records ({_NAMED}) VALUES ({places})", values)
 
 

@@ -419,13 +419,11 @@ def page(
     query = _matching(connection, _described(), wanted, silent_after_seconds).limit(limit)
     attention, key = run_digests.c.attention, run_digests.c.run_key
     if sort:
-        keys = _sort_keys(
-            connection, sort.removeprefix("-"), _status_at(connection, silent_after_seconds)
-        )
-        in_order = (one.desc() if sort.startswith("-") else one.asc() for one in keys)
-        query = query.order_by(*(one.nulls_last() for one in in_order), key.desc()).offset(
-            after[0] if after else 0
-        )
+        status = _status_at(connection, silent_after_seconds)
+        for column in _sort_keys(connection, sort.removeprefix("-"), status):
+            order = column.desc() if sort.startswith("-") else column.asc()
+            query = query.order_by(order.nulls_last())
+        query = query.order_by(key.desc()).offset(after[0] if after else 0)
     elif by_attention:
         query = query.order_by(attention, key.desc())
         if after is not None:

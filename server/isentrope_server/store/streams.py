@@ -286,13 +286,10 @@ def contiguous_through(
     stored = select(records.c.facts).where(
         records.c.stream_key == stream.key, records.c.last_seq > through
     )
-    found = [(first, last) for first, last in connection.execute(held)]
-    found += [
-        (seq, seq)
-        for facts in connection.execute(stored).scalars()
-        for seq in payload_hashes(facts)
-    ]
-    for first, last in sorted(found):
+    ranges = [(first, last) for first, last in connection.execute(held)]
+    for facts in connection.execute(stored).scalars():
+        ranges += [(seq, seq) for seq in payload_hashes(facts)]
+    for first, last in sorted(ranges):
         if first > through + 1:
             break
         through = max(through, last)

@@ -139,12 +139,10 @@ def _selected(figures: dict[str, Figure], names: Sequence[str], llm: bool) -> li
     figures = {own: one for own, one in figures.items() if own.startswith(LANGUAGE_MODEL) == llm}
     chosen: dict[str, Figure] = {}
     for name in names:
-        found = {
-            own: one for own, one in figures.items() if own == name or own.startswith(f"{name}-")
-        }
-        if not found:
+        named = [own for own in figures if own == name or own.startswith(f"{name}-")]
+        if not named:
             raise click.UsageError(f"There is no figure {name}; there are {', '.join(figures)}.")
-        chosen |= found
+        chosen |= {own: figures[own] for own in named}
     return list((chosen or figures).values())
 
 
@@ -153,14 +151,19 @@ def _wanted(
 ) -> tuple[list[RunSettings], dict[str, Run]]:
     """The runs to make, those of the figures named first in front, and those that are finished, by
     key."""
-    settings = {one.key: one for figure in figures for one in figure.runs(plan)}
-    found = {key: run for key, one in settings.items() if (run := folder.find(one)) is not None}
-    missing = [one for key, one in settings.items() if key not in found]
+    wanted = {settings.key: settings for figure in figures for settings in figure.runs(plan)}
+    finished, missing = {}, []
+    for key, settings in wanted.items():
+        run = folder.find(settings)
+        if run is None:
+            missing.append(settings)
+        else:
+            finished[key] = run
     # The first run from each warm start goes first: it is trained once then, and not by every
     # worker at the same time.
-    first = {one.starting_point: one for one in reversed(missing)}
-    missing.sort(key=lambda one: first[one.starting_point] is not one)
-    return missing, found
+    first = {settings.starting_point: settings for settings in reversed(missing)}
+    missing.sort(key=lambda settings: first[settings.starting_point] is not settings)
+    return missing, finished
 
 
 def _make(
@@ -233,14 +236,12 @@ def _show_plan(
     seen: set[str] = set()
     total = 0.0
     for figure in figures:
-        runs = {one.key: one for one in figure.runs(plan)}
-        new = [
-            one
-            for key, one in runs.items()
-            if key not in seen and (folder is None or folder.find(one) is None)
-        ]
+        runs = {settings.key: settings for settings in figure.runs(plan)}
+        new = [settings for key, settings in runs.items() if key not in seen]
+        if folder is not None:
+            new = [settings for settings in new if folder.find(settings) is None]
         seen |= set(runs)
-        seconds = sum(one.planned_seconds for one in new)
+        seconds = sum(settings.planned_seconds for settings in new)
         total += seconds
         click.echo(
             f"{figure.name:14} {len(runs):4} runs, {len(new):4} to make,"

@@ -182,11 +182,11 @@ class Figure(ABC):
 
     def table(self, results: Results) -> list[Row]:
         """The numbers in the picture. Default: those of `columns`, a row for each run."""
-        return [
-            ({self.label: label} if self.label else {}) | {"seed": run.seed} | self.columns(run)
-            for label, runs in self.finished(results).items()
-            for run in runs
-        ]
+        rows: list[Row] = []
+        for label, runs in self.finished(results).items():
+            named = {self.label: label} if self.label else {}
+            rows += [{**named, "seed": run.seed, **self.columns(run)} for run in runs]
+        return rows
 
     def columns(self, run: Run) -> dict[str, object]:
         """A run's numbers in the table. Default: start and end of entropy and reward."""
@@ -203,17 +203,14 @@ class Figure(ABC):
 
 def all_figures() -> dict[str, Figure]:
     """Every figure by its name: by paper, then as their names count."""
-    found: dict[str, Figure] = {}
+    figures: dict[str, Figure] = {}
     for folder in PAPERS:
         package = importlib.import_module(f"{isentrope_papers.__name__}.{folder}")
         for module in pkgutil.iter_modules(package.__path__):
             defined = vars(importlib.import_module(f"{package.__name__}.{module.name}")).values()
-            kinds = [
-                one
-                for one in defined
-                if isinstance(one, type) and issubclass(one, Figure) and hasattr(one, "name")
-            ]
-            found |= {one.name: one() for one in kinds}
+            for kind in defined:
+                if isinstance(kind, type) and issubclass(kind, Figure) and hasattr(kind, "name"):
+                    figures[kind.name] = kind()
 
     def order(name: str) -> tuple[tuple[int, int | str], ...]:
         folder, *parts = name.split("-")
@@ -221,4 +218,4 @@ def all_figures() -> dict[str, Figure]:
             (0, int(part)) if part.isdigit() else (1, part) for part in parts
         )
 
-    return {name: found[name] for name in sorted(found, key=order)}
+    return {name: figures[name] for name in sorted(figures, key=order)}

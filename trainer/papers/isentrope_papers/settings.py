@@ -68,21 +68,21 @@ class RunSettings:
 
     def document(self) -> dict[str, Any]:
         """Plain values, as they are hashed, kept and shown."""
-        # With it what-if sums are kept, as they travel.
-        pushed = {"pushed_after": self.pushed_after, "protocol_version": PROTOCOL_VERSION}
-        return {
+        document = {
             "results_version": RESULTS_VERSION,
             "training": dataclasses.asdict(self.training),
             "control": self.control.to_document(),
             "policy": dataclasses.asdict(self.policy),
             "warm_start": dataclasses.asdict(self.warm_start),
             "threads": self.threads,
-            **(pushed if self.pushed_after else {}),
-            **({"language_model": True} if self.language_model else {}),
-            **({"fault": self.fault} if self.fault else {}),
-            **({"under_trl": self.under_trl} if self.under_trl else {}),
-            **({"fresh": self.fresh} if self.fresh else {}),
         }
+        for name in ("pushed_after", "language_model", "fault", "under_trl", "fresh"):
+            if getattr(self, name):
+                document[name] = getattr(self, name)
+        if self.pushed_after:
+            # What-if sums are kept, as they travel.
+            document["protocol_version"] = PROTOCOL_VERSION
+        return document
 
     @property
     def key(self) -> str:

@@ -31,21 +31,20 @@ class _Counts(NamedTuple):
 
 def histograms_of_report(reports: Reports, row: int) -> list[ScoreHistogram]:
     """The histograms of one report, by name."""
-    found = [
-        (place.name, _counts(reports.steps, some, row))
-        for place, some in zip(reports.layout.histograms, reports.histograms, strict=True)
-        if some.held[row]
-    ]
-    return [
-        ScoreHistogram(
-            name=name,
-            low=one.low,
-            high=one.high,
-            counts=tuple(one.counts.tolist()),
-            not_finite=one.not_finite,
-        )
-        for name, one in found
-    ]
+    drawn = []
+    for place, histograms in zip(reports.layout.histograms, reports.histograms, strict=True):
+        if histograms.held[row]:
+            bins = _counts(reports.steps, histograms, row)
+            drawn.append(
+                ScoreHistogram(
+                    name=place.name,
+                    low=bins.low,
+                    high=bins.high,
+                    counts=tuple(bins.counts.tolist()),
+                    not_finite=bins.not_finite,
+                )
+            )
+    return drawn
 
 
 def _counts(steps: NDArray[np.int64], histograms: Histograms, row: int) -> _Counts:
@@ -59,14 +58,15 @@ def read(
 ) -> HistogramColumns:
     """Read one histogram per step, by rising step. Where there are more than `points`, neighbours
     with equal edges are added, and of others the last is kept."""
-    found = _shown(connection, run_key, list(_parts(connection, run_key, name, wanted)), points)
+    parts = list(_parts(connection, run_key, name, wanted))
+    drawn = _shown(connection, run_key, parts, points)
     return HistogramColumns(
         name=name,
-        step=[one.step for one in found],
-        low=[one.low for one in found],
-        high=[one.high for one in found],
-        counts=[one.counts.tolist() for one in found],
-        not_finite=[one.not_finite for one in found],
+        step=[histogram.step for histogram in drawn],
+        low=[histogram.low for histogram in drawn],
+        high=[histogram.high for histogram in drawn],
+        counts=[histogram.counts.tolist() for histogram in drawn],
+        not_finite=[histogram.not_finite for histogram in drawn],
     )
 
 
@@ -95,8 +95,8 @@ def _shown(
 
 def is_known(connection: Connection, run_key: int, name: str) -> bool:
     """Whether the run has ever reported a histogram of this name."""
-    known = rows.layouts_of(connection, run_key).values()
-    return any(place.name == name for layout in known for place in layout.histograms)
+    layouts = rows.layouts_of(connection, run_key).values()
+    return any(name in layout.histogram_names for layout in layouts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +113,8 @@ class _Part:
 
 
 def _parts(connection: Connection, run_key: int, name: str, wanted: StepRange) -> Iterator[_Part]:
-    known = rows.layouts_of(connection, run_key)
-    holding = [
-        key
-        for key, layout in known.items()
-        if any(place.name == name for place in layout.histograms)
-    ]
+    layouts = rows.layouts_of(connection, run_key)
+    holding = [key for key, layout in layouts.items() if name in layout.histogram_names]
     facts = func.substr(
         records.c.facts, 1, 2 * WORD * records.c.reports, type_=records.c.facts.type
     )
@@ -132,18 +128,18 @@ def _parts(connection: Connection, run_key: int, name: str, wanted: StepRange) -
     where = [records.c.layout_key.in_(holding), *wanted.conditions()]
     for some in rows.some_at_once(connection, run_key, where):
         for row in connection.execute(query.where(*some)):
-            layout = known[row.layout_key]
+            layout = layouts[row.layout_key]
             positions, steps = np.frombuffer(row.facts, dtype="<i8").reshape(2, -1)
             for place in layout.histograms:
                 if place.name != name:
                     continue
-                found = rows.read_histograms(row.histograms, layout, row.reports, place)
-                held = found.held & wanted.holds(steps)
+                histograms = rows.read_histograms(row.histograms, layout, row.reports, place)
+                held = histograms.held & wanted.holds(steps)
                 yield _Part(
                     stream_keys=np.full(int(held.sum()), row.stream_key, dtype=np.int64),
                     positions=positions[held],
                     steps=steps[held],
-                    histograms=Histograms(found.edges[:, held], found.counts[held]),
+                    histograms=Histograms(histograms.edges[:, held], histograms.counts[held]),
                 )
 
 
@@ -183,7 +179,7 @@ def _add(
     for bucket, more, more_non_finite in zip(
         bucket_of[firsts].tolist(), counts, not_finite.tolist(), strict=True
     ):
-        known = buckets[bucket]
-        buckets[bucket] = known._replace(
-            counts=known.counts + more, not_finite=known.not_finite + more_non_finite
+        sums = buckets[bucket]
+        buckets[bucket] = sums._replace(
+            counts=sums.counts + more, not_finite=sums.not_finite + more_non_finite
         )

@@ -48,10 +48,11 @@ def find(connection: Connection, run_key: int, step: int) -> StepReport | None:
     if len(chosen) == 0:
         return None
     reports, row = candidates[int(chosen[0])]
+    newest = reports.positions[row]
     of_stream = [
         (other.positions[at], other, at)
         for other, at in candidates
-        if other.stream_key == reports.stream_key and other.positions[at] <= reports.positions[row]
+        if other.stream_key == reports.stream_key and other.positions[at] <= newest
     ]
     scalars: dict[str, float] = {}
     labels: dict[str, str] = {}
@@ -158,14 +159,17 @@ def piece_after(
     if not any(inside.any() for inside in wanted):
         return None
     # A report may have thousands of names.
-    places = {
-        layout: {name: place for place, name in enumerate(layout.names)}
-        for layout in {pack.layout for pack in packs}
-    }
-    metrics = {
-        name: _metric([places[pack.layout].get(name) for pack in packs], packs, wanted)
-        for name in names
-    }
+    places: dict[rows.Layout, Mapping[str, int]] = {}
+    labels: list[Mapping[str, str]] = []
+    for pack, inside in zip(packs, wanted, strict=True):
+        if pack.layout not in places:
+            places[pack.layout] = {name: place for place, name in enumerate(pack.layout.names)}
+        labels += map(pack.labels_of, np.flatnonzero(inside).tolist())
+    metrics = {}
+    for name in names:
+        metric = _metric([places[pack.layout].get(name) for pack in packs], packs, wanted)
+        if metric.measured.any():
+            metrics[name] = metric
     return Piece(
         incarnation=stream.incarnation,
         rank=stream.rank,
@@ -173,12 +177,8 @@ def piece_after(
         steps=_column([pack.steps for pack in packs], wanted),
         recorded_at=_column([pack.recorded_at for pack in packs], wanted),
         control_versions=_column([pack.control_versions for pack in packs], wanted),
-        labels=[
-            pack.labels_of(row)
-            for pack, inside in zip(packs, wanted, strict=True)
-            for row in np.flatnonzero(inside).tolist()
-        ],
-        metrics={name: metric for name, metric in metrics.items() if metric.measured.any()},
+        labels=labels,
+        metrics=metrics,
     )
 
 

@@ -100,16 +100,12 @@ class Alarms(Figure):
         return dict(by_key.values())
 
     def draw(self, results: Results) -> Picture:
-        found = self._found(results)
+        alarms = self._alarms(results)
         picture, (left, right) = panels(1, 2, height=2.8)
-        for index, (label, alarms) in enumerate(
-            (
-                ("alarm raised", [one for one in found if one.raised_at is not None]),
-                ("no alarm", [one for one in found if one.raised_at is None]),
-            )
-        ):
-            raised = [one.raised_at or 0 for one in alarms]
-            points(left, [100 * one.lowest for one in alarms], raised, index=2 - index, label=label)
+        for index, label in ((2, "alarm raised"), (1, "no alarm")):
+            shown = [run for run in alarms if (run.raised_at is None) == (label == "no alarm")]
+            raised = [run.raised_at or 0 for run in shown]
+            points(left, [100 * run.lowest for run in shown], raised, index=index, label=label)
         left.axvline(100 * WATCH_LEFT, color="#888888", linestyle="--", linewidth=0.8)
         left.axvline(100 * ACT_LEFT, color="#888888", linestyle=":", linewidth=0.8)
         left.set(
@@ -118,7 +114,7 @@ class Alarms(Figure):
             title="(a) every run",
         )
         left.legend()
-        leads = [one.lead for one in found if one.lead is not None]
+        leads = [run.lead for run in alarms if run.lead is not None]
         right.hist(leads, bins=20, color="#c8d7e6", edgecolor="#0072B2")
         right.axvline(0, color="#888888", linewidth=0.8)
         right.set(
@@ -129,25 +125,24 @@ class Alarms(Figure):
         return picture
 
     def columns(self, run: Run) -> dict[str, object]:
-        one = alarm(run)
-        return one._asdict() | {"lead": one.lead, "false": one.false}
+        raised = alarm(run)
+        return raised._asdict() | {"lead": raised.lead, "false": raised.false}
 
     def checks(self, results: Results) -> list[Check]:
-        found = self._found(results)
-        collapsed = [one for one in found if one.lost_half_at is not None]
-        healthy = [one for one in found if one.lowest > WATCH_LEFT + TOLERANCE]
-        in_time = sum(one.lead is not None and one.lead > 0 for one in collapsed)
-        false = sum(one.false for one in healthy)
-        leads = [one.lead for one in collapsed if one.lead is not None]
+        alarms = self._alarms(results)
+        collapsed = [run for run in alarms if run.lost_half_at is not None]
+        healthy = [run for run in alarms if run.lowest > WATCH_LEFT + TOLERANCE]
+        leads = [run.lead for run in collapsed if run.lead is not None]
+        in_time = sum(lead > 0 for lead in leads)
+        false = sum(run.false for run in healthy)
+        number = f"{in_time} of {len(collapsed)}"
+        if leads:
+            number += f", median lead {np.median(leads):.0f} steps"
         checks = [
             Check(
                 statement="nine of ten collapses are announced before half of the entropy is gone",
                 holds=bool(collapsed) and in_time / len(collapsed) >= IN_TIME,
-                number=(
-                    f"{in_time} of {len(collapsed)}, median lead {np.median(leads):.0f} steps"
-                    if leads
-                    else f"{in_time} of {len(collapsed)}"
-                ),
+                number=number,
                 test=_binomial(in_time, len(collapsed)),
                 reason="In fast collapses half is gone within a few steps of the early level.",
             ),
@@ -171,7 +166,7 @@ class Alarms(Figure):
         ]
         return [check for check in checks if check.test != NO_SUCH_RUN]
 
-    def _found(self, results: Results) -> list[Alarm]:
+    def _alarms(self, results: Results) -> list[Alarm]:
         return [alarm(run) for runs in self.finished(results).values() for run in runs]
 
 

@@ -170,12 +170,11 @@ class Checks(Figure):
 
     def draw(self, results: Results) -> Picture:
         picture, axes = panels(1, 1 + self.beside_peers, height=4.6)
-        found = self._found(results)
-        rows = {
-            name: (_steps(one.found_at for one in of), _steps(one.found_by_scalars for one in of))
-            for name, of in found.items()
-            if not name.startswith(HEALTHY)
-        }
+        rows = {}
+        for name, runs in self._judge(results).items():
+            if not name.startswith(HEALTHY):
+                live = _steps(run.found_at for run in runs)
+                rows[name] = live, _steps(run.found_by_scalars for run in runs)
         _draw_steps(axes[0], rows, "step; squares: by the log alone")
         if self.beside_peers:
             peers = {
@@ -193,14 +192,18 @@ class Checks(Figure):
         return judged(run)._asdict()
 
     def checks(self, results: Results) -> list[Check]:
-        found = self._found(results)
-        failed = [one for name, of in found.items() if not name.startswith(HEALTHY) for one in of]
-        healthy = [one for name, of in found.items() if name.startswith(HEALTHY) for one in of]
-        live = _steps(one.found_at for one in failed)
-        by_log = _steps(one.found_by_scalars for one in failed)
-        calm = sum(not one.acts for one in healthy)
-        calm_by_log = sum(not one.acts_by_scalars for one in healthy)
-        others = sum(bool(one.others) for one in failed)
+        failed: list[Judged] = []
+        healthy: list[Judged] = []
+        for name, runs in self._judge(results).items():
+            if name.startswith(HEALTHY):
+                healthy += runs
+            else:
+                failed += runs
+        live = _steps(run.found_at for run in failed)
+        by_log = _steps(run.found_by_scalars for run in failed)
+        calm = sum(not run.acts for run in healthy)
+        calm_by_log = sum(not run.acts_by_scalars for run in healthy)
+        others = sum(bool(run.others) for run in failed)
         about_live = f", median step {median(live or [math.nan]):g}; in {others} another kind, too"
         about_log = f", median step {median(by_log or [math.nan]):g}"
         return [
@@ -212,8 +215,8 @@ class Checks(Figure):
             _share("nor from its log", calm_by_log, len(healthy), 1.0),
         ]
 
-    def _found(self, results: Results) -> dict[str, list[Judged]]:
-        return {label: [judged(run) for run in of] for label, of in self.finished(results).items()}
+    def _judge(self, results: Results) -> dict[str, list[Judged]]:
+        return {label: [*map(judged, runs)] for label, runs in self.finished(results).items()}
 
 
 def rows_of_peers() -> list[dict[str, str]]:

@@ -145,26 +145,17 @@ class Forecasts(Figure):
     def draw(self, results: Results) -> Picture:
         picture, axes = panels(1, len(self.horizons), height=2.8)
         for panel, horizon in zip(axes, self.horizons, strict=True):
-            for index, kind in enumerate((True, False)):
-                found = [
-                    one for run, one in self._scores_at(results, horizon) if falls(run) == kind
+            end = 0.05
+            for index, label in ((2, "falls"), (1, "does not")):
+                of_kind = [
+                    score
+                    for run, score in self._scores_at(results, horizon)
+                    if falls(run) == (label == "falls")
                 ]
-                unchanged, errors = (
-                    [one.nothing_changes for one in found],
-                    [one.error for one in found],
-                )
-                points(
-                    panel, unchanged, errors, index=2 - index, label="falls" if kind else "does not"
-                )
-            end = max(
-                [
-                    0.05,
-                    *(
-                        max(one.nothing_changes, one.error)
-                        for _, one in self._scores_at(results, horizon)
-                    ),
-                ]
-            )
+                unchanged = [score.nothing_changes for score in of_kind]
+                errors = [score.error for score in of_kind]
+                points(panel, unchanged, errors, index=index, label=label)
+                end = max([end, *unchanged, *errors])
             panel.plot([0, end], [0, end], color="#888888", linewidth=0.8)
             panel.plot([0, end], [0, end / 2], color="#888888", linewidth=0.8, linestyle="--")
             panel.set(
@@ -176,22 +167,20 @@ class Forecasts(Figure):
         return picture
 
     def columns(self, run: Run) -> dict[str, object]:
-        by_horizon = scores(run)
-        return {"falls": falls(run)} | {
-            f"{name}_{horizon}": value
-            for horizon, one in by_horizon.items()
-            for name, value in one._asdict().items()
-        }
+        columns: dict[str, object] = {"falls": falls(run)}
+        for horizon, score in scores(run).items():
+            columns |= {f"{name}_{horizon}": value for name, value in score._asdict().items()}
+        return columns
 
     def checks(self, results: Results) -> list[Check]:
         checks = []
         for horizon in self.horizons:
-            found = self._scores_at(results, horizon)
+            of_runs = self._scores_at(results, horizon)
             for kind, words, most in (
                 (True, "in runs that fall", 0.5),
                 (False, "in the others", 1.0),
             ):
-                of_kind = [one for run, one in found if falls(run) == kind]
+                of_kind = [score for run, score in of_runs if falls(run) == kind]
                 if not of_kind or (kind and horizon == HORIZONS[0]):
                     continue  # a mean of five steps scatters more than ten steps move it
                 error, nothing, line, _ = np.mean(of_kind, axis=0)
@@ -213,7 +202,7 @@ class Forecasts(Figure):
                         ),
                     )
                 )
-            covered = [one.covered for _, one in found]
+            covered = [score.covered for _, score in of_runs]
             checks.append(
                 Check(
                     statement=f"{horizon} steps ahead the 90 % band holds in 85 to 95 %",
@@ -230,5 +219,5 @@ class Forecasts(Figure):
 
     def _scores_at(self, results: Results, horizon: int) -> list[tuple[Run, Score]]:
         runs = [run for runs in self.finished(results).values() for run in runs]
-        found = [(run, scores(run).get(horizon)) for run in runs]
-        return [(run, one) for run, one in found if one is not None]
+        by_run = [(run, scores(run)) for run in runs]
+        return [(run, by_horizon[horizon]) for run, by_horizon in by_run if horizon in by_horizon]

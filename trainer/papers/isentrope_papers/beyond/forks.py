@@ -131,21 +131,18 @@ class Forks(Figure):
 
     def checks(self, results: Results) -> list[Check]:
         forks = list(self._forks(results).values())
-        shown = [one for one in forks if one.promised is not None]
-        promised = np.array([one.promised for one in shown], dtype=float)
-        came, vanilla = (
-            np.array([one.came for one in shown]),
-            float(np.mean([abs(one.without) for one in forks])),
-        )
-        known = promised != 0  # KL-Cov changes nothing in the first update of a batch
-        sign = float(np.mean((promised > 0)[known] == (came > 0)[known]))
-        error, ratio = (
-            float(np.mean(np.abs(promised - came))),
-            float(promised @ came / (promised @ promised)),
-        )
-        decided = [one for one in forks if one.verdict is not None]
-        agree = sum(one.verdict == one.helped for one in decided)
-        test = f"{len(shown)} forks, r = {pearson(promised, came):.2f}"
+        predicted = [branch for branch in forks if branch.promised is not None]
+        promised = np.array([branch.promised for branch in predicted], dtype=float)
+        came = np.array([branch.came for branch in predicted])
+        vanilla = float(np.mean([abs(branch.without) for branch in forks]))
+        # KL-Cov changes nothing in the first update of a batch.
+        changes = promised != 0
+        sign = float(np.mean((promised > 0)[changes] == (came > 0)[changes]))
+        error = float(np.mean(np.abs(promised - came)))
+        ratio = float(promised @ came / (promised @ promised))
+        decided = [branch for branch in forks if branch.verdict is not None]
+        agree = sum(branch.verdict == branch.helped for branch in decided)
+        test = f"{len(predicted)} forks, r = {pearson(promised, came):.2f}"
         noise = (
             "What came is the gap between two runs, a mean of eleven steps: noise alone makes it a"
             " fifth of what a run moves by then."
@@ -155,7 +152,7 @@ class Forks(Figure):
                 statement="the sign is right in 95 %",
                 holds=sign >= 0.95,
                 number=f"{sign:.3f}",
-                test=f"{known.sum()} forks whose control was promised to change something",
+                test=f"{changes.sum()} forks whose control was promised to change something",
             ),
             Check(
                 statement="the mean error is below a tenth of the pace without a control",
@@ -188,16 +185,15 @@ class Forks(Figure):
 
     def _forks(self, results: Results) -> dict[tuple[str, int], Fork]:
         """By control with its state, and seed."""
-        runs = {
-            (label, run.seed): run for label, of in self.finished(results).items() for run in of
-        }
-        found = {}
+        finished = self.finished(results)
+        runs = {(label, run.seed): run for label in finished for run in finished[label]}
+        forks = {}
         for (label, seed), run in runs.items():
             name, _, state = label.partition(" from ")
             without = runs.get((f"{WITHOUT} from {state}", seed))
             if name != WITHOUT and without is not None:
-                found[label, seed] = fork(run, without)
-        return found
+                forks[label, seed] = fork(run, without)
+        return forks
 
 
 def fork(run: Run, without: Run) -> Fork:

@@ -131,9 +131,7 @@ class Prediction(Figure):
 
     def draw(self, results: Results) -> Picture:
         picture, axes = panels(1, 4, height=3.4)
-        found = {
-            label: [quality(run) for run in runs] for label, runs in self.finished(results).items()
-        }
+        qualities = {label: [*map(quality, runs)] for label, runs in self.finished(results).items()}
         titles = (
             ("theory", "(a) theory, r", 0.0),
             ("fresh", "(b) coupled, r", 0.8),
@@ -142,14 +140,14 @@ class Prediction(Figure):
         )
         for panel, (what, title, line) in zip(axes, titles, strict=True):
             panel.axvline(line, color="#888888", linewidth=0.8, linestyle="--")
-            for place, (label, of_seeds) in enumerate(found.items()):
+            for place, (label, of_seeds) in enumerate(qualities.items()):
                 style = look(2 if label.endswith("off-policy") else 1)
-                values = [getattr(one, what) for one in of_seeds]
+                values = [getattr(run, what) for run in of_seeds]
                 panel.plot(values, [place] * len(values), "|", color=style.color, markersize=8)
                 panel.plot(
                     [np.mean(values)], [place], style.marker, color=style.color, markersize=4
                 )
-            panel.set_yticks(range(len(found)), list(found) if what == "theory" else [])
+            panel.set_yticks(range(len(qualities)), list(qualities) if what == "theory" else [])
             panel.invert_yaxis()
             panel.set_title(title)
         return picture
@@ -158,21 +156,17 @@ class Prediction(Figure):
         return quality(run)._asdict()
 
     def checks(self, results: Results) -> list[Check]:
-        found = {
-            label: [quality(run) for run in runs] for label, runs in self.finished(results).items()
-        }
-        runs = [one for of_seeds in found.values() for one in of_seeds]
-        coverages = [one.fresh_coverage for one in runs]
-        ratios = [one.fresh_ratio for one in runs]
+        qualities = [quality(run) for runs in self.finished(results).values() for run in runs]
+        coupled = [run.fresh for run in qualities]
+        coverages = [run.fresh_coverage for run in qualities]
+        ratios = [run.fresh_ratio for run in qualities]
         return [
             higher(
                 "the coupled prediction goes with the fresh change more closely than the theory's",
-                [one.fresh for one in runs],
-                [one.theory for one in runs],
+                coupled,
+                [run.theory for run in qualities],
             ),
-            check_at_least(
-                "r with the fresh change is at least 0.8", [one.fresh for one in runs], 0.8
-            ),
+            check_at_least("r with the fresh change is at least 0.8", coupled, 0.8),
             check_at_least("what came is at least 0.9 of what was predicted", ratios, LOWEST_SUM),
             check_at_most("and at most 1.1", ratios, HIGHEST_SUM),
             check_at_least("the interval holds in at least 87 %", coverages, LOWEST_COVERAGE),

@@ -153,10 +153,8 @@ class LanguageModel(Figure):
             own, its = paired(
                 runs, plain, lambda run: float(np.nanmean(run.series(metrics.REWARD_MEAN)[-20:]))
             )
-            words, least = (
-                f"{label}: at most a tenth less reward, last 20 steps",
-                [0.9 * one for one in its],
-            )
+            words = f"{label}: at most a tenth less reward, last 20 steps"
+            least = [0.9 * reward for reward in its]
             checks.append(higher(words, own, least, unit="(the second times 0.9)"))
         return checks
 
