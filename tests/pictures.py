@@ -60,6 +60,7 @@ def _wait_for_step(page: Page, step: int) -> None:
 
 def _log_in(browser: Browser, origin: str, run: str, scheme: Scheme) -> Page:
     context = browser.new_context(viewport=SIZE, color_scheme=scheme, device_scale_factor=1)
+    context.set_default_timeout(1000 * LONGEST_SECONDS)
     context.request.get(login_address(origin), max_redirects=0)
     while not context.request.get(f"{origin}/api/v1/runs/{run}/steps/5").ok:
         time.sleep(0.5)

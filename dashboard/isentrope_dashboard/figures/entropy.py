@@ -104,8 +104,10 @@ def _promises(shown: Shown) -> list[tuple[str, str, list[int], list[float]]]:
 
 
 def value_at(value: float | None, step: int) -> str:
-    """`0.410 at 181`: a forecast, and of which step it is."""
-    return f"{number(value)} at {count(step)}"
+    """`0.410 at 181`: a forecast, and of which step it is; a long number of steps has its line."""
+    if step < 1000:
+        return f"{number(value)} at {step}"
+    return f"{number(value)}<br>at {count(step)}"
 
 
 def _nats(value: float | None) -> str:
