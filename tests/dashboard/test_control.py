@@ -35,12 +35,13 @@ from isentrope_wire.control_answers import (
     version_before,
 )
 from isentrope_wire.diagnosis.health import Preview
+from isentrope_wire.diagnosis.outlook import FIRST_CONTROL
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, Method
 from isentrope_wire.metrics import HOLD_BONUS, HOLD_MU
 from isentrope_wire.reports import ALERT_KINDS, AlertLevel
 from tests.dashboard.conftest import Site
-from tests.dashboard.made_answers import BEGAN, run_detail, version, words
+from tests.dashboard.made_answers import BEGAN, run_control, run_detail, version, words
 from tests.dashboard.test_states import finished
 
 
@@ -259,6 +260,16 @@ def test_a_verdict_is_shown_with_what_was_predicted() -> None:
     newest = replace(newest, verdict=stopped)
     older = [version(4, "APPLIED", Control(), 51), newest]
     assert words(latest_control(older, is_over=False, may_push=True)).count("Stopped the fall") == 1
+
+
+def test_a_closed_form_shows_thresholds_without_a_hold() -> None:
+    held = Control(method="clip_v", mu_low=2.5, hold={"target_share": 0.6})
+    bare = Control(method="clip_v", hold={"target_share": 0.6})
+    for begun, shown in ((held, Control(method="clip_v", mu_low=2.5)), (bare, FIRST_CONTROL)):
+        newest = version(2, "APPLIED", begun, 5)
+        run = run_detail(control=run_control(newest, newest))
+        assert control.first_control(run, may_push=False) == shown
+        assert control.first_control(run, may_push=True) == begun
 
 
 def test_an_ended_run_says_what_was_in_force(site: Site) -> None:

@@ -76,6 +76,15 @@ def summary(**known: Any) -> RunSummary:
     return RunSummary(**{**run, **known})
 
 
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [("75%", "hold 75%"), ("0.46", "hold 0.46"), ("82:100% 382:40%", "hold 100% → 40%")],
+)
+def test_a_hold_in_the_list_is_short(target: str, words: str) -> None:
+    held = DigestControl(method="none", mu_low=None, mu_high=None, hold_target=target)
+    assert runs._control(held) == words
+
+
 @pytest.mark.parametrize("known", [None, digest()])
 def test_what_was_not_measured_is_a_dash(known: RunDigest | None) -> None:
     row = runs.run_row(summary(digest=known))

@@ -112,10 +112,12 @@ def reference(control: RunControl) -> ControlVersion:
 
 def first_control(run: RunDetail, *, may_push: bool) -> Control:
     """What the form begins with. Where nothing can be pushed, thresholds that the what-if can
-    show."""
+    show: of a hold, those beside it."""
     control = reference(run.control).control
-    if may_push or control.method.thresholds:
+    if may_push:
         return control
+    if control.method.thresholds and (control.mu_low, control.mu_high) != (None, None):
+        return Control.from_document(control.to_document() | {"hold": None})
     return FIRST_CONTROL
 
 

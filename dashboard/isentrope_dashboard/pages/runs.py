@@ -737,6 +737,9 @@ def _control(control: DigestControl | None) -> str:
     if control is None or (control.method == Method.NONE and control.hold_target is None):
         return MISSING
     if control.hold_target is not None:
+        points = [point.partition(":") for point in control.hold_target.split()]
+        if len(points) > 1:  # a curve: its steps are on the run's page
+            return f"hold {points[0][2]} → {points[-1][2]}"
         return f"hold {control.hold_target}"
     low, high = control.mu_low, control.mu_high
     if low is not None and low == high:
