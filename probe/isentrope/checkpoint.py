@@ -16,7 +16,6 @@ first pass or a step; a share of a step's tokens is kept as the value at which i
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -24,6 +23,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from isentrope.distributed import ResumeMessage
+from isentrope.guard import SafeLog
 from isentrope.hold.controller import HoldController
 from isentrope.methods.basis import SelectionBasis
 from isentrope.steps.parts import Parts
@@ -36,7 +36,7 @@ from isentrope_wire.hold_action import Action
 from isentrope_wire.numbers import document_of, read_exactly
 from isentrope_wire.reports import ControlSnapshot
 
-logger = logging.getLogger(__name__)
+logger = SafeLog(__name__)
 
 FORMAT = "isentrope probe state"
 LAYOUT = 6

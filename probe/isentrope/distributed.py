@@ -14,7 +14,6 @@ result is used."""
 
 from __future__ import annotations
 
-import logging
 import struct
 import threading
 import time
@@ -33,6 +32,7 @@ from isentrope.global_step import (
     failed_rank_vector,
     threshold_moments,
 )
+from isentrope.guard import SafeLog
 from isentrope.methods.basis import SelectionBasis
 from isentrope.statistics.moments import no_threshold_sums
 from isentrope_wire.codec import decode_control, encode_control
@@ -42,7 +42,7 @@ from isentrope_wire.reports import ControlSnapshot
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
 
-logger = logging.getLogger(__name__)
+logger = SafeLog(__name__)
 
 SLOW_START_SECONDS = 30.0
 """After so long a wait for other ranks to build their probe, the log states what is waited for."""

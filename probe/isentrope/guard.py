@@ -12,17 +12,34 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from isentrope_wire.errors import IsentropeError
-
-logger = logging.getLogger("isentrope")
 
 _T = TypeVar("_T")
 SLOW_SECONDS = 0.1
 REST = 3.0
 """After slow work, so many times its seconds pass before the next: it holds the interpreter's lock,
 which the training thread waits for."""
+
+
+class SafeLog(logging.LoggerAdapter[logging.Logger]):
+    """A logger by its name. A handler or filter of the process that raises costs the line, not the
+    training nor the thread that reports. Under pytest it is raised."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(logging.getLogger(name))
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log a line, as of the caller of `warning`, `error` and the others."""
+        try:
+            super().log(level, msg, *args, stacklevel=2, **kwargs)
+        except Exception as error:  # of code that anyone may have added
+            if "PYTEST_CURRENT_TEST" in os.environ or is_of_signal_handler(error):
+                raise
+
+
+logger = SafeLog("isentrope")
 
 
 class Guard:
@@ -138,7 +155,7 @@ class Stopwatch:
 class Warnings:
     """Warnings of which each matter is logged once."""
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(self, logger: SafeLog) -> None:
         self._logger = logger
         self._logged: set[str] = set()
 

@@ -15,7 +15,6 @@ The status a run gets:
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import stat
 import sys
@@ -32,6 +31,7 @@ from torch import Tensor
 
 from isentrope.config import ProbeConfig
 from isentrope.distributed import Ranks
+from isentrope.guard import SafeLog
 from isentrope.steps.parts import Parts
 from isentrope.transport.transport import ReadyMessage
 from isentrope_wire import __version__, environment
@@ -46,7 +46,7 @@ from isentrope_wire.reports import (
     cut,
 )
 
-logger = logging.getLogger(__name__)
+logger = SafeLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +138,9 @@ def announce(config: ProbeConfig) -> None:
             page_of(config)
             or f"reported to {target} (set ISENTROPE_URL, the address of its pages, as well)"
         )
-    # A service or a closed terminal has no stderr; training goes on without this line.
-    with suppress(AttributeError, OSError, ValueError):
+    # A service or a closed terminal has no stderr, a window's may raise anything; training goes on
+    # without this line.
+    with suppress(Exception):
         sys.stderr.write(f"isentrope: run {config.run_id}, {where}\n")
     if config.run_id in _finished_runs:
         logger.warning(
@@ -203,7 +204,7 @@ def last_output() -> str:
     """
     found: dict[tuple[int, int], list[str]] = {}
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
-        with suppress(OSError, ValueError, AttributeError):
+        with suppress(Exception):
             stream.flush()
         with suppress(OSError):
             state = os.fstat(number)

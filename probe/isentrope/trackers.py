@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import logging
 import os
 import queue
 import re
@@ -22,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isentrope.guard import Guard
+from isentrope.guard import Guard, SafeLog
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import StepReport
 
@@ -34,7 +33,7 @@ MOST_QUEUED = 256
 MOST_FAILURES = 5
 """In a row. A tracker that failed so often is not called again."""
 
-logger = logging.getLogger(__name__)
+logger = SafeLog(__name__)
 
 
 def prefixed(report: StepReport) -> dict[str, float]:

@@ -10,6 +10,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -283,6 +284,23 @@ def test_what_serves_the_diagnosis_alone_never_costs_the_control(
     assert f"{argument} must" in caplog.text
 
 
+class Broken(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError("the log's disk is full")
+
+
+def test_a_log_handler_that_raises_costs_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("isentrope"), "handlers", [Broken()])
+    loop, (probe, transport) = TinyLoop(), probe_and_transport()
+    run_steps(loop, probe, 1)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    probe.log({"reward/mean": "none"})  # type: ignore[dict-item]
+    run_steps(loop, probe, 1, first=1)
+    run_steps(loop, probe, 1)  # warned of: the number falls
+    assert [report.step for report in reports(transport)] == [0, 1, 0]
+    assert reports(transport)[1].scalars["probe/failures"] == 1
+
+
 def test_a_failure_that_repeats_is_logged_at_the_1st_10th_and_100th_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -373,6 +391,16 @@ def outcomes_of(report: StepReport) -> list[tuple[int, OutcomeState, int | None]
 
 def config_of(mode: str) -> ProbeConfig:
     return ProbeConfig.read_environment(name=None, project=None, run_id="r-1", mode=mode)
+
+
+def test_a_stderr_that_raises_keeps_nobody_from_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def closed(_: str) -> None:
+        raise RuntimeError("the window was closed")
+
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(write=closed))
+    announce(config_of("online"))
 
 
 def test_a_run_says_on_stderr_who_it_is_and_where_to_look(

@@ -20,7 +20,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import logging
 import os
 import re
 import zlib
@@ -36,7 +35,7 @@ import torch
 from torch import Tensor
 
 from isentrope.config import switched_on
-from isentrope.guard import Guard
+from isentrope.guard import Guard, SafeLog
 from isentrope.inputs import clip_factor_of
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.optim import Optimizer
 
-logger = logging.getLogger(__name__)
+logger = SafeLog(__name__)
 
 STATE_FILE = "isentrope_probe.json"
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 from transformers import TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOTrainer, RLOOTrainer
 
-from isentrope.guard import Guard
+from isentrope.guard import Guard, SafeLog
 from isentrope.inputs import LearningRates, learning_rates_of
 from isentrope.integrations import trl_head
 from isentrope.integrations.attachment import Attachment, Versions, check_parameters, refuse, wrap
@@ -49,7 +48,7 @@ from isentrope_wire.metrics import (
     REWARD_MEAN,
 )
 
-logger = logging.getLogger(__name__)
+logger = SafeLog(__name__)
 
 ATTRIBUTE = "_isentrope_attachment"
 _KEPT = "isentrope/"

@@ -13,13 +13,13 @@ default where it is expected to be the whole step: in a process of its own whose
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from isentrope.guard import SafeLog
 from isentrope.methods.base import Centres, Selection
 from isentrope.methods.gate import INTERVENTIONS, select_tokens
 from isentrope.scores import TokenScores
@@ -32,7 +32,7 @@ from isentrope_wire.numbers import number
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-logger = logging.getLogger(__name__)
+logger = SafeLog(__name__)
 
 PendingRows = Callable[[], Tensor]
 """Waits for the other ranks and gives one row of numbers per rank."""

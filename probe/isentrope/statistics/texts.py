@@ -3,7 +3,6 @@ off the training thread, from what `contributions.py` measured."""
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,12 +10,12 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Protocol, TypeVar
 
-from isentrope.guard import Guard, LimitedWork, OutOfTime
+from isentrope.guard import Guard, LimitedWork, OutOfTime, SafeLog
 from isentrope.statistics.contributions import WINDOW, Row, id_and_kept
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import DrivingToken, Rollout
 
-logger = logging.getLogger(__name__)
+logger = SafeLog(__name__)
 
 _T = TypeVar("_T")
 

@@ -9,7 +9,6 @@ computed there, once: on an accelerator every small operation is a launch.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from isentrope.guard import SafeLog
 from isentrope.scores import TokenScores
 from isentrope.scores.layouts import Packing
 from isentrope.scores.loss_gradient import WATCHED, LossGradient
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from isentrope.statistics.influence import Slopes
 
-logger = logging.getLogger(__name__)
+logger = SafeLog(__name__)
 
 THRESHOLD_SOURCES = ("first_pass", "previous_step", "micro_batch")
 """What the thresholds of a keep-mask may be counted from: the best first, the one that always

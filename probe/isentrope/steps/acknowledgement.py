@@ -5,16 +5,16 @@ and where steps are closed that gate nothing it is rejected."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from isentrope.control import NOTHING_GATED, NOTHING_GATED_MESSAGE
+from isentrope.guard import SafeLog
 from isentrope_wire.control import Control, Method
 from isentrope_wire.numbers import printable
 from isentrope_wire.reports import ControlOutcome, ControlSnapshot, OutcomeState
 
-logger = logging.getLogger(__name__)
+logger = SafeLog(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

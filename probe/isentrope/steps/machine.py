@@ -35,8 +35,8 @@ class Machine:
         self._driver_answers = torch.version.cuda is not None
 
     def scalars(self, step: int, at: float, tokens: int, device: int | None) -> dict[str, float]:
-        """What is known of the step that was closed `at`, in seconds, with `tokens` of all
-        ranks."""
+        """What is known of the step that was closed `at`, in seconds of a clock that nobody sets,
+        with `tokens` of all ranks."""
         scalars = self._pace(step, at, tokens)
         with suppress(OSError):
             scalars[metrics.SYSTEM_HOST_MEMORY] = (

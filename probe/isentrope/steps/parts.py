@@ -3,13 +3,12 @@ end."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from isentrope.config import ProbeConfig
 from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, Ranks
-from isentrope.guard import Guard, Stopwatch, Warnings
+from isentrope.guard import Guard, SafeLog, Stopwatch, Warnings
 from isentrope.hold.controller import HoldController
 from isentrope.methods.basis import SelectionBasis
 from isentrope.statistics.texts import TokenTexts
@@ -68,5 +67,5 @@ def assemble_parts(
         ),
         guard=Guard(),
         stopwatch=Stopwatch(),
-        warnings=Warnings(logging.getLogger("isentrope.probe")),
+        warnings=Warnings(SafeLog("isentrope.probe")),
     )

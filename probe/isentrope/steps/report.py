@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -15,6 +14,7 @@ from torch import Tensor
 from isentrope.client.inline import RunHistory
 from isentrope.config import Coupling
 from isentrope.global_step import GlobalStep, read_ranks
+from isentrope.guard import SafeLog
 from isentrope.methods.what_if import WHAT_IF
 from isentrope.statistics import step as of_step
 from isentrope.statistics.alerts import AlertWatch, gradient_alert, has_learnt
@@ -40,7 +40,7 @@ INFLUENCE_TOLERANCE = 0.1
 """Of `entropy/influence_check`, beyond which no influence is reported."""
 
 
-logger = logging.getLogger(__name__)
+logger = SafeLog(__name__)
 
 NumbersOfRanks = Callable[[], Sequence[Sequence[float]]]
 """Waits for one vector of numbers per rank, as `global_step.rank_vector` makes it. For the writer
@@ -162,14 +162,14 @@ class ReportBuilder:
     def report_of(self, closed: ClosedStep) -> Callable[[], reports.StepReport]:
         """A function that builds the report of a step; called once, later, in the order of the
         steps."""
-        recorded_at, device = time.time(), current_device()
+        recorded_at, at, device = time.time(), time.monotonic(), current_device()
         self._closed += 1
         self._logged_last = closed.logged
         number = self._closed
 
         def build() -> reports.StepReport:
             try:
-                return self._build(closed, recorded_at, device)
+                return self._build(closed, recorded_at, at, device)
             finally:
                 self._built = number
 
@@ -203,14 +203,14 @@ class ReportBuilder:
         return None
 
     def _build(
-        self, closed: ClosedStep, recorded_at: float, device: int | None
+        self, closed: ClosedStep, recorded_at: float, at: float, device: int | None
     ) -> reports.StepReport:
         logged, dropped = self._apply_limits(closed.logged)
         together = self._together(closed.measured)
         sums = None if together is None else together.sums
         tokens = 0 if sums is None else sums.tokens
         outcomes = self._acknowledgement.take(closed.outcomes, _passage(closed, together))
-        machine = self._machine.scalars(closed.step, recorded_at, tokens, device)
+        machine = self._machine.scalars(closed.step, at, tokens, device)
         if not logged.keys().isdisjoint(metrics.TIME_STEP_SECONDS.names):
             machine.pop(metrics.TIME_STEP_SECONDS, None)
         report = reports.StepReport(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import shlex
 import subprocess
@@ -15,6 +14,7 @@ import time
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from isentrope.guard import SafeLog
 from isentrope.transport.files import (
     ProcessLock,
     Tally,
@@ -44,7 +44,7 @@ from isentrope_wire.codec import encode_payload
 from isentrope_wire.numbers import printable
 from isentrope_wire.reports import DELETED, ControlSnapshot, RunStarted
 
-logger = logging.getLogger(__name__)
+logger = SafeLog(__name__)
 
 ROUND_SECONDS = 0.05
 """The longest a report waits before the writer thread looks. It polls: waking it would cost the

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from isentrope.guard import SafeLog
 from isentrope.transport.segments import SENT, SegmentWriter, drop_sent, first_seq_of, list_segments
 from isentrope_wire.reports import StepReport
 
-logger = logging.getLogger(__name__)
+logger = SafeLog(__name__)
 
 RESERVE_NAME = "reserve"
 RESERVE_BYTES = 1024 * 1024

@@ -23,7 +23,6 @@ stay."""
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import shutil
@@ -34,6 +33,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from isentrope.guard import SafeLog
 from isentrope.transport.files import (
     ProcessLock,
     is_held_by_another_process,
@@ -52,7 +52,7 @@ from isentrope_wire.codec import decode_control, decode_payload, encode_control,
 from isentrope_wire.errors import CodecError, ConfigurationError, IsentropeError
 from isentrope_wire.reports import ControlSnapshot, RunStarted
 
-logger = logging.getLogger(__name__)
+logger = SafeLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)

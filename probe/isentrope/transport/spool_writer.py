@@ -8,13 +8,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from isentrope.guard import SafeLog
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES, encode_frame
 from isentrope.transport.spool_disk import NumberedFrame, SpoolDisk, SpoolLimits, is_full
 from isentrope.transport.transport import MakeMessage, ReadyMessage
@@ -146,7 +146,7 @@ def add_loss_alert(report: StepReport, lost: Lost) -> StepReport:
     return replace(report, alerts=(*report.alerts, alert))
 
 
-logger = logging.getLogger(__name__)
+logger = SafeLog(__name__)
 
 GROUP_RECORDS = 64
 FIRST_SEQ = 1
