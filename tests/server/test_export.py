@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from click.testing import CliRunner
 from isentrope.cli.commands import export
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
+from isentrope.client.joined_export import join
 from isentrope_server.api.export import ExportFormat, column_names, write
 from isentrope_server.store.reports import steps
 from isentrope_server.store.reports.steps import Metric, Piece
+from isentrope_wire.errors import ConfigurationError
 from tests.server.compaction import eventful_run, pack_all
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
@@ -152,6 +155,12 @@ def test_several_runs_are_one_file(
         assert "odd" not in rows[0]
     all_metrics = client.metrics(first.run_id)
     assert (all_metrics["step"], all_metrics["run"]) == ([1, 2], [7.0, None])
+
+
+def test_parquet_of_several_runs_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigurationError, match="csv and jsonl need nothing"):
+        join({}, io.BytesIO(), "parquet")
 
 
 def test_only_the_metrics_asked_for_are_exported(
