@@ -293,11 +293,12 @@ def _computes_in_float32(trainer: Any, model: nn.Module) -> bool:
 
 
 def random_ids(model: Any) -> Tensor:
-    """[2, 9] token ids from a generator of their own; no special ones, such as those of an
-    image."""
+    """[2, 9] token ids from a generator of their own that the model has embeddings of, whatever its
+    configuration says; no special ones, such as those of an image."""
     config, text = model.config, model.config.get_text_config()
     special = {*_special_ids(config), *_special_ids(text)}
-    usual = [token for token in range(min(text.vocab_size, 1000)) if token not in special]
+    known = min(text.vocab_size, len(model.get_input_embeddings().weight), 1000)
+    usual = [token for token in range(known) if token not in special]
     generator = torch.Generator("cpu").manual_seed(0)
     drawn = torch.randint(0, len(usual), (2, 9), generator=generator, device="cpu")
     return torch.tensor(usual, device="cpu")[drawn]
