@@ -17,13 +17,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from unittest import mock
 
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from isentrope_dashboard.components.control_card import PUSH
 from isentrope_dashboard.pages.overview import TRY
+from isentrope_dashboard.theme import COLOURS, Scheme
 from isentrope_wire.metrics import (
     ENTROPY_MEAN,
     ENTROPY_OBSERVED_CHANGE,
@@ -46,8 +47,10 @@ AT_THE_FALL, AFTER_THE_PUSH = 20, 30
 """A step of the recorded run, and steps of the small model from the push to the verdict."""
 LONGEST_SECONDS = 900
 SIZE: ViewportSize = {"width": 1440, "height": 900}
-Scheme = Literal["dark", "light"]
-SCHEMES: tuple[Scheme, ...] = ("dark", "light")
+IN_COLOUR = """(color) => [...document.querySelectorAll(".js-plotly-plot")]
+  .every(({ layout }) => layout.template.layout.font.color === color)"""
+"""Whether all charts are drawn in the scheme that has this colour of texts."""
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 
 
 def _wait_for_step(page: Page, step: int) -> None:
@@ -58,8 +61,8 @@ def _wait_for_step(page: Page, step: int) -> None:
     page.wait_for_timeout(2_000)
 
 
-def _log_in(browser: Browser, origin: str, run: str, scheme: Scheme) -> Page:
-    context = browser.new_context(viewport=SIZE, color_scheme=scheme, device_scale_factor=1)
+def _log_in(browser: Browser, origin: str, run: str) -> Page:
+    context = browser.new_context(viewport=SIZE, color_scheme="dark", device_scale_factor=1)
     context.set_default_timeout(1000 * LONGEST_SECONDS)
     context.request.get(login_address(origin), max_redirects=0)
     while not context.request.get(f"{origin}/api/v1/runs/{run}/steps/5").ok:
@@ -72,16 +75,17 @@ def _log_in(browser: Browser, origin: str, run: str, scheme: Scheme) -> Page:
 def _small_model(browser: Browser, folder: Path) -> None:
     """See it fall, try the cure, push it, read the verdict."""
     with running_demo("--steps", "140", longest_seconds=LONGEST_SECONDS) as (_, origin, _, run):
-        pages: dict[str, Page] = {
-            scheme: _log_in(browser, origin, run, scheme) for scheme in SCHEMES
-        }
+        page = _log_in(browser, origin, run)
         wait = 1000 * LONGEST_SECONDS
-        expect(pages["dark"].locator(".health .cure")).to_contain_text("would stop", timeout=wait)
-        for scheme, page in pages.items():
-            page.locator(f"#{TRY}").click(timeout=wait)
-            page.wait_for_timeout(1_500)
+        expect(page.locator(".health .cure")).to_contain_text("would stop", timeout=wait)
+        page.locator(f"#{TRY}").click()
+        expect(page.locator("#control-status")).to_contain_text("Not pushed", timeout=wait)
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme)
+            page.wait_for_function(IN_COLOUR, arg=COLOURS[scheme]["text"])
+            page.wait_for_timeout(1_000)
+            page.wait_for_selector("#control-form:not([data-older])")
             page.screenshot(path=folder / f"overview-{scheme}.png")
-        page = pages["dark"]
         step = int(page.locator("#run-step").inner_text())
         page.locator(f"#{PUSH}").click()
         _wait_for_step(page, step + AFTER_THE_PUSH)
@@ -180,7 +184,9 @@ def _list_of_runs(browser: Browser, folder: Path, home: Path) -> None:
         context.request.get(f"{site.url}/?token={server.owner_token}", max_redirects=0)
         page = context.new_page()
         page.goto(f"{site.url}/?order=project")
-        page.wait_for_timeout(8_000)
+        for word in ("1 needs you", "Holding", "Silent"):
+            expect(page.locator("#runs")).to_contain_text(word, timeout=1000 * LONGEST_SECONDS)
+        page.wait_for_timeout(4_000)
         page.screenshot(path=folder / "runs-dark.png")
 
 
@@ -188,7 +194,7 @@ def _language_model(browser: Browser, folder: Path) -> None:
     """The tokens of a language model, in their text."""
     arguments = ("--replay", "--speed", str(STEPS_A_SECOND))
     with running_demo(*arguments, longest_seconds=LONGEST_SECONDS) as (_, origin, _, run):
-        page = _log_in(browser, origin, run, "dark")
+        page = _log_in(browser, origin, run)
         _wait_for_step(page, AT_THE_FALL)
         page.goto(f"{origin}/runs/{run}?tab=tokens")
         page.wait_for_timeout(4_000)
