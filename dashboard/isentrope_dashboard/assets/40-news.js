@@ -8,7 +8,7 @@
   const ASK_ABOUT_FORM_MILLISECONDS = 150; // from one question about the control card's form to the next
   const ASK_OF_ENDED_MILLISECONDS = 1000;
   const ASK_HIDDEN_MILLISECONDS = 30000; // a run's tab in the background shows the level in its title
-  const LEAST_BETWEEN_UPDATES = 450; // a page that is drawn more often takes more of the reader's processor than it is worth
+  const LEAST_BETWEEN_UPDATES = 900; // a page that is drawn more often takes more of the reader's processor than it is worth
   const ASK_LOST_MILLISECONDS = 2000; // a server that does not answer
   const ELSEWHERE_MILLISECONDS = 4000; // on a page without a run: whether the session and the server are still there
   const SLOW_ANSWER = 8000;
