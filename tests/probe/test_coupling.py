@@ -363,6 +363,28 @@ def test_what_cannot_be_coupled_is_named_once_and_the_theory_goes_on(
     }
 
 
+class ThawsAfterThreeUpdates(torch.optim.SGD):
+    """At first of the head alone, then of all weights."""
+
+    def __init__(self, weights: list[Tensor], lr: float) -> None:
+        super().__init__(weights[-2:], lr=lr)
+        self.frozen, self.updates = weights[:-2], 0
+
+    def step(self, closure: Any = None) -> Any:
+        result, self.updates = super().step(closure), self.updates + 1
+        if self.updates == 3:
+            self.add_param_group({"params": self.frozen})
+        return result
+
+
+def test_weights_that_are_thawed_are_in_the_prediction() -> None:
+    settings: dict[str, Any] = {"optimizer_of": ThawsAfterThreeUpdates, "learning_rate": 1e-3}
+    _, found, _ = train("model", evaluates=True, with_unseen=True, **settings)
+    for report in found[3:]:
+        came = report.scalars["entropy/unseen_change"]
+        assert report.scalars["entropy/predicted_change"] == pytest.approx(came, rel=0.02, abs=2e-7)
+
+
 class EvaluatesAfterFourUpdates(torch.optim.SGD):
     """As schedule-free optimisers do, whose averages then are the model's weights."""
 

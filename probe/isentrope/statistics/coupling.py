@@ -54,6 +54,8 @@ class EntropyGradient:
         """The first and the last of the repeated blocks; None: not known yet, or not asked for."""
         self._called: _Called | None = None
         """What the last scoring called, where it served to find them."""
+        self._trained: list[int] = []
+        """Identities of what the optimiser changes."""
         self._weights: list[Tensor] = []
         self._gradient: list[Tensor] = []
         self._product: Tensor | None = None
@@ -74,8 +76,9 @@ class EntropyGradient:
             ConfigurationError: there is no gradient to be had of this optimiser's weights.
         """
         self.steps += 1
-        if not self._weights:
-            self._weights = _weights_of(optimizer)
+        trained = _weights_of(optimizer)
+        if [*map(id, trained)] != self._trained:
+            self._begin_with(trained)
         several: Sequence[Any] = [optimizer]
         if isinstance(optimizer, SeveralOptimizers):
             several = optimizer.optimizers
@@ -87,6 +90,13 @@ class EntropyGradient:
         age, one = torch.full_like(before, self._age), torch.ones_like(before)
         self._age += 1
         return torch.stack([self._product - before, *self._coming, age, one])
+
+    def _begin_with(self, trained: list[Tensor]) -> None:
+        """Start anew: weights were thawed, frozen or replaced, and h has no part for them."""
+        self._trained, self._weights = [*map(id, trained)], trained
+        if self._blocks is not None:
+            self._weights = _select_block(trained, self._blocks[1])
+        self._gradient, self._product = [], None
 
     def skip_update(self) -> None:
         """Predict nothing over an update after which the weights are not to be had."""
