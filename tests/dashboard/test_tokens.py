@@ -407,6 +407,20 @@ def test_tokens_are_reached_from_a_chart_and_by_keys(site: Site, open_page: Open
     expect(found).to_have_count(1)
 
 
+@pytest.mark.browser
+def test_the_diagnosis_opens_the_tokens_of_its_cause(site: Site, open_page: OpenPage) -> None:
+    page = open_page(f"/runs/{site.run(56)}")
+    page.get_by_text("See the tokens").click()
+    kind = page.get_by_label("Tokens by advantage and score", exact=True).first
+    expect(kind).to_have_value("Unlikely, punished")
+    expect(page.get_by_label("Pulls down")).to_be_checked()
+    page.get_by_role("button", name="Likely tokens, rewarded", exact=True).click()
+    expect(kind).to_have_value("Likely, rewarded")
+    expect(page.get_by_label("Both signs")).to_be_checked()
+    page.go_back()
+    expect(page.locator("#health")).to_be_visible()
+
+
 def test_a_rollout_has_its_prompt_and_the_parts_of_its_reward() -> None:
     asked = replace(
         WAIT, prompt="<b>7 8 9", answer="24", reward=0.5, rewards={"format": 0.25}, advantage=2.0

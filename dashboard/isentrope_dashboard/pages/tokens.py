@@ -245,7 +245,7 @@ def quadrant_bars(
         share = ""
         if pull and (value < 0) == (lowering >= raising):
             share = f"{percent(abs(value) / pull, 0)} of the pull"
-        shown = {"a": part.removeprefix("change/"), "sign": None}
+        shown = {"a": part.removeprefix("change/"), "sign": "both"}
         name = html.Button(
             MEANINGS[part].capitalize(),
             type="button",

@@ -16,6 +16,7 @@ from isentrope_wire.diagnosis.course import Course, tuning
 from isentrope_wire.diagnosis.effect import (
     PROMISED_STEPS,
 )
+from isentrope_wire.diagnosis.guard import WINDOW as REWARDS
 from isentrope_wire.diagnosis.guard import still_rises
 from isentrope_wire.diagnosis.health.state import RunState, round_to_one_digit
 from isentrope_wire.diagnosis.verdict import reward_in_words
@@ -92,7 +93,8 @@ def describe_state(state: RunState) -> str:
         said = f"{said} {fell} since version {measured.active.version} was applied."
     elif state.reward_fell is not None:
         best, now = state.reward_fell
-        said = f"{said} The reward fell from {best:.2g} at best to {now:.2g} now."
+        over = f"of {REWARDS} steps each"
+        said = f"{said} The reward fell from {best:.2g} at best to {now:.2g} now (means {over})."
     if measured.hold_state == HoldStatus.ENDED:
         said = f"{measured.hold_why} {said}"
     elif measured.hold_state == HoldStatus.FALLBACK:
