@@ -135,7 +135,7 @@ def test_a_fall_is_seen_explained_and_steered(site: Site, firefox: Firefox) -> N
     firefox.open(f"{site.url}/runs/{run}")
     firefox.wait_for(".health .why", r"has lost \d+")
     firefox.wait_for("#chart-entropy .js-plotly-plot", "as now")
-    firefox.click(".health [data-tab=tokens]")
+    firefox.click(".health a")
     firefox.wait_for(".token", r"\w")
     firefox.open(f"{site.url}/runs/{run}")
     firefox.wait_for(".health .cure", "would s")
