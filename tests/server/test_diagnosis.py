@@ -27,6 +27,7 @@ from isentrope_wire.diagnosis.checks import FINDINGS, cure_of
 from isentrope_wire.diagnosis.course import DIRECTIONS
 from isentrope_wire.methods import Method
 from isentrope_wire.reports import (
+    CHECKS_HOLDING,
     COURSE_SAID,
     Alert,
     AlertLevel,
@@ -150,6 +151,12 @@ def test_each_check_says_what_it_found_or_needs(client: Client, server: ServerIn
     assert (found.status, found.level, found.step) == (CheckStatus.FOUND, AlertLevel.ACT, 25)
     assert (found.message, found.needs) == ("All wrong.", "")
     assert found.cure == cure_of("zero_advantage", "too_hard")
+    # Where the probe says which of them hold, what is over is found no longer.
+    labels = {CHECKS_HOLDING: "collapse"}
+    rank.send(StepReport(step=31, recorded_at=1.0, scalars={"entropy": 1.0}, labels=labels))
+    over = {state.kind: state for state in client.checks(rank.run_id)}["zero_advantage"]
+    assert (over.status, over.level, over.step) == (CheckStatus.CLEAR, None, 25)
+    assert over.message == "Found at step 25, and over since."
     clear = [kind for kind, state in states.items() if state.status == CheckStatus.CLEAR]
     assert clear == ["collapse", "explosion", "not_finite", "length"]
     # The held-out score is there, the reward is not.
@@ -415,3 +422,21 @@ def test_a_diagnosis_takes_nothing_of_later_steps(server: ServerInThread) -> Non
         found = measured(connection, run)
     assert found.step == 11
     assert {one.change_sum for one in found.last.sums} == {-4.0}
+
+
+def test_a_push_warns_of_its_curve(client: Client, server: ServerInThread) -> None:
+    """In its answer, and in the terminal; no later answer repeats it."""
+    rank = Rank(server)
+    for step in range(1, 31):
+        rank.report(step, entropy__mean=0.5)
+    environment = {"ISENTROPE_URL": server.url, "ISENTROPE_TOKEN": server.owner_token}
+    command = ["control", rank.run_id, "--hold-target", "31:200% 90:40%"]
+    result = CliRunner().invoke(commands.control, command[1:], env=environment)
+    warning = "The curve starts 0.500 nats above the present level of 0.500 nats."
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [f"warning: {warning}"]
+    assert client.control(rank.run_id).warnings == []
+    pushed = client.set_control(
+        rank.run_id, hold={"target_curve": [[31, 0.1], [60, 0.1]]}, if_version=1
+    )
+    assert "0.400 nats below the present level" in pushed.warnings[-1]

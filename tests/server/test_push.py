@@ -23,6 +23,7 @@ from tests.server.compaction import NEVER, finished_run, pack_all, reports_of_ro
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report, wire_record
+from tests.system.running_server import wait_for
 
 DATABASES = ("sqlite", "postgresql")
 
@@ -240,7 +241,12 @@ def test_two_processes_that_report_one_run_at_once_are_named_in_an_alert(
 ) -> None:
     now = time.time()
     first = Rank(server, incarnation="firstfirst", started_at=now - 1_000)
+    watching = first.watch()
+    watching.next_kind()
     second = Rank(server, run_id=first.run_id, incarnation="secondsecond", started_at=now - 500)
+    # It is told at once, by the server that both reach.
+    assert "too, and is connected: firstfir on 127.0.0.1." in second.welcome.note
+    assert first.hello().note == ""
     second.report(1, x=1.0)
     found = []
     # What the first one recorded before the second began may come late.
@@ -252,7 +258,11 @@ def test_two_processes_that_report_one_run_at_once_are_named_in_an_alert(
         ["two_trainers"],
         ["two_trainers"],
     ]
-    assert all(name in found[1][0]["message"] for name in ("firstfir", "secondse"))
+    message = found[1][0]["message"]
+    assert "firstfir (on 127.0.0.1, begun " in message
+    assert "secondsecond"[:8] in message
+    watching.close()
+    wait_for(lambda: not second.hello().note)
 
 
 @pytest.mark.parametrize(

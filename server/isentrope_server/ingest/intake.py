@@ -187,6 +187,8 @@ class Sender:
     rank: int
     clock_ahead: float = 0.0
     """Seconds by which its clock is ahead of the server's."""
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    """Incarnation -> address, of the connected processes that report the run."""
 
 
 _CLOCKS_AGREE_SECONDS = 60.0
@@ -276,7 +278,9 @@ def take_in(
             for a in fresh
             if isinstance(a.message, StepReport)
         )
-        _alert_of_two_trainers(connection, state, newest_report, max(reported), now)
+        _alert_of_two_trainers(
+            connection, state, newest_report, max(reported), now, hosts=sender.hosts
+        )
     return Receipt(
         acked_through=acked_through,
         quarantined=tuple(
@@ -354,7 +358,13 @@ _BOTH_LIVE_SECONDS = 30.0
 
 
 def _alert_of_two_trainers(
-    connection: Connection, state: PushState, recorded_at: float, step: int, now: float
+    connection: Connection,
+    state: PushState,
+    recorded_at: float,
+    step: int,
+    now: float,
+    *,
+    hosts: Mapping[str, str],
 ) -> None:
     """Where an incarnation goes on reporting beside a newer one, as after a queue's double
     start. `recorded_at`: by the server's clock, when the older one closed its newest step."""
@@ -368,7 +378,10 @@ def _alert_of_two_trainers(
 
     def named(one: Stream) -> str:
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(one.started_at))
-        return f"{one.incarnation[:8]} (begun {begun})"
+        host = ""
+        if one.incarnation in hosts:
+            host = f"on {hosts[one.incarnation]}, "
+        return f"{one.incarnation[:8]} ({host}begun {begun})"
 
     alert = Alert(
         kind="two_trainers",

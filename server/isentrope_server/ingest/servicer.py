@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
 
 import grpc
 from sqlalchemy.exc import DataError, SQLAlchemyError
@@ -71,6 +72,8 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         self._sorting = ThreadPoolExecutor(1, thread_name_prefix="sort-out")
         # When each watched run was last noted in the store to be connected, by the monotonic clock.
         self._noted_at: dict[str, float] = {}
+        # Run -> incarnation and host of each rank whose shipper watches it here.
+        self._connected: dict[str, list[tuple[str, str]]] = {}
 
     async def Hello(self, request: pb.HelloRequest, context: _Context) -> pb.HelloReply:
         if request.protocol_version != PROTOCOL_VERSION:
@@ -109,9 +112,10 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             expires_at = None
         else:
             expires_at = control.expires_at
+        notes = [note, self._note_of_others(started.run_id, started.incarnation)]
         return pb.HelloReply(
             acked_through=acked_through,
-            note=note,
+            note=" ".join(filter(None, notes)),
             control=None if control is None else encode_control(control),
             expires_in=None if expires_at is None else expires_at - time.time(),
         )
@@ -131,6 +135,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             incarnation=request.incarnation,
             rank=request.rank,
             clock_ahead=ahead,
+            hosts=dict(self._connected.get(request.run_id, ())),
         )
         records = [
             Record(seq=item.seq, payload=item.payload, payload_hash=item.payload_hash)
@@ -188,6 +193,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         with (
             self._backend.hub.listening(request.run_id) as listener,
             self._forgetting_notes(request.run_id),
+            self._connecting(request.run_id, request.incarnation, _host_of(context)),
         ):
             must_read = True
             while not self._backend.hub.closing.is_set():
@@ -249,6 +255,34 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
     @property
     def _heartbeat_seconds(self) -> float:
         return min(self._backend.settings.heartbeat_seconds, self._seconds_between_notes)
+
+    def _note_of_others(self, run_id: str, incarnation: str) -> str:
+        """What the training's log should say where another process reports its run now; else
+        empty. A process that was killed is not connected any more."""
+        others = {
+            f"{other[:8]} on {host}"
+            for other, host in self._connected.get(run_id, ())
+            if other != incarnation
+        }
+        if not others:
+            return ""
+        return (
+            f"Another process reports run {run_id}, too, and is connected:"
+            f" {', '.join(sorted(others))}. The one that began last is shown, and all reports are"
+            " kept. Stop one of them, or give each a run id of its own."
+        )
+
+    @contextmanager
+    def _connecting(self, run_id: str, incarnation: str, host: str) -> Iterator[None]:
+        """While a rank's Watch lasts."""
+        connected = self._connected.setdefault(run_id, [])
+        connected.append((incarnation, host))
+        try:
+            yield
+        finally:
+            connected.remove((incarnation, host))
+            if not connected:
+                self._connected.pop(run_id, None)
 
     @contextmanager
     def _forgetting_notes(self, run_id: str) -> Iterator[None]:
@@ -344,3 +378,9 @@ async def start_grpc(
         raise port_refused(settings.host, settings.grpc_port, Port.GRPC, str(error)) from None
     await server.start()
     return server, port
+
+
+def _host_of(context: _Context) -> str:
+    """The address of a caller without its port: `10.0.0.3` of `ipv4:10.0.0.3:4242`."""
+    address = unquote(context.peer()).partition(":")[2]
+    return address.rpartition(":")[0] or "this machine"
