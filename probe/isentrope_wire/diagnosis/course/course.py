@@ -121,7 +121,7 @@ class Course:
         bases = [early]
         if target is not None:
             bases.append(target)
-        ahead = math.log(self._projection().entropy_in(tuning.AHEAD, 0.0)) - self.level
+        ahead = self._projection().level_in(tuning.AHEAD) - self.level
         evidence = Evidence(self._levels, self._line, self._fading, self._past, ahead)
         raised = {
             "collapse": self._urgencies["collapse"].judge(-1, min(bases), evidence),

@@ -53,6 +53,11 @@ class Projection:
         """How far log H goes in so many steps."""
         return self.fading.gone_in(steps, self.rate)
 
+    def level_in(self, steps: int) -> float:
+        """log H after so many steps."""
+        level = self.start + self.gone_in(steps)
+        return max(min(level, self.most), math.log(tuning.FLOOR))
+
     def entropy_in(self, steps: int, added: float) -> float:
         """The entropy after so many steps, in nats, with so much added in all."""
         # An entropy moves by shares of itself: where it falls, less is added to it, too. Beyond a
