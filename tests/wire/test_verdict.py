@@ -182,6 +182,28 @@ def test_a_verdict_agrees_with_its_own_levels(
 
 
 @pytest.mark.parametrize(
+    ("unchanged", "outcome", "words"),
+    [
+        (
+            0.001,
+            Outcome.NO_EFFECT,
+            "Sped up the rise: 0.651 nats after 20 steps; without it 0.620.",
+        ),
+        (-0.001, Outcome.UNDECIDED, "Not clear, the pace scatters by ±0.0000 nats a step: 0.651 "),
+    ],
+)
+def test_without_a_promise_the_forecast_is_heeded(
+    unchanged: float, outcome: Outcome, words: str
+) -> None:
+    """The entropy rose, by its pace twice as fast as without the control. That proves nothing where
+    it was forecast to fall without it."""
+    forecast = [0.6 + unchanged * step for step in range(1, 51)]
+    predicted = replace(PREDICTED, pace=None, forecast=[], unchanged=forecast)
+    verdict = judge(0.003, 0.002, steps=20, scatter=0.0, predicted=predicted)
+    assert (verdict.outcome, verdict.message[: len(words)]) == (outcome, words)
+
+
+@pytest.mark.parametrize(
     ("promised", "outcome"), [(0.009, Outcome.TURNED), (0.002, Outcome.OVERSHOT)]
 )
 def test_less_than_twice_the_promise_is_no_overshoot(promised: float, outcome: Outcome) -> None:

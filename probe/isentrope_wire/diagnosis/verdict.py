@@ -214,12 +214,19 @@ def _heed_levels(said: _Judgement, start: float, levels: _Levels) -> _Judgement:
     A fall that ended below what was forecast without the control was neither stopped nor slowed.
     What added less than _OVERSHOT times what was promised did not overshoot. Where the pace decides
     nothing, a level clearly on the promised side of both forecasts does. Of a rise likewise.
+    Where nothing was promised, a pace without the control that goes the other way than the forecast
+    without it proves nothing.
 
     Args:
         start: entropy when it was applied, in nats.
     """
     level, promised, without = levels
-    if level is None or promised is None or without is None:
+    if level is None or without is None:
+        return said
+    if promised is None:
+        contradicts = said.without is not None and said.without * (without - start) < 0
+        if contradicts and said.outcome == Outcome.NO_EFFECT:
+            return replace(said, outcome=Outcome.UNDECIDED, left=None)
         return said
     if said.outcome in (Outcome.STOPPED, Outcome.SLOWED) and said.without is not None:
         fell_further = said.without < 0 and level < without < promised
@@ -355,20 +362,23 @@ def _write_sentence(
     if without is None or said.without is None:
         return "Not judged: what it adds to each step is not known while the gain is not."
     beside = _levels_in_words(levels, steps)
+    margin = (realised.high - realised.low) / 2
     if outcome == Outcome.UNDECIDED:
-        margin = fixed((realised.high - realised.low) / 2, 4)
         beside = beside or f"{_pace(realised.value)} nats a step, {_pace(without)} without it"
-        return f"Not clear, the pace scatters by ±{margin} nats a step: {beside}."
+        return f"Not clear, the pace scatters by ±{fixed(margin, 4)} nats a step: {beside}."
     change, turned = "rise", "fall"
     if said.without < 0:
         change, turned = "fall", "rise"
     beside = beside or (
         f"{_pace(realised.value)} nats a step, {_pace(without)} without it, over {steps} steps"
     )
+    unslowed = f"No effect on the {change}"
+    if (said.left or 0.0) > 1 / NO_EFFECT and abs(realised.value - without) > margin:
+        unslowed = f"Sped up the {change}"
     words = {
         Outcome.STOPPED: f"Stopped the {change}",
         Outcome.SLOWED: f"Slowed the {change} to {percent(said.left or 0.0)}",
-        Outcome.NO_EFFECT: f"No effect on the {change}",
+        Outcome.NO_EFFECT: unslowed,
         Outcome.OVERSHOT: f"Overshot, the {change} became a {turned}",
         Outcome.TURNED: f"Turned the {change} into a {turned}",
     }
@@ -410,14 +420,14 @@ def reward_in_words(change: RewardChange) -> str:
 
 def _levels_in_words(levels: _Levels, steps: int) -> str:
     """`0.300 nats after 50 steps; promised 0.281, without it 0.175`; empty where nothing was
-    promised."""
+    forecast."""
     level, promised, without = levels
-    if level is None or promised is None or without is None:
+    if level is None or without is None:
         return ""
-    return (
-        f"{nats(level)} nats after {min(steps, AHEAD)} steps; promised {nats(promised)}, without it"
-        f" {nats(without)}"
-    )
+    forecasts = f"without it {nats(without)}"
+    if promised is not None:
+        forecasts = f"promised {nats(promised)}, {forecasts}"
+    return f"{nats(level)} nats after {min(steps, AHEAD)} steps; {forecasts}"
 
 
 _HOLDS = {
