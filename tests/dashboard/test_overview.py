@@ -281,7 +281,10 @@ def test_an_ended_run_names_its_worst_alert(site: Site) -> None:
 
 
 def test_the_banner_names_the_cause_in_words(site: Site) -> None:
-    line = overview.health_line(_diagnosis(site), site.client.run(site.run(3)))
+    diagnosis, run = _diagnosis(site), site.client.run(site.run(3))
+    rising = replace(diagnosis, pace=Estimate(value=0.01, low=0.005, high=0.015))
+    assert "pull it up." in said(overview.health_line(rising, run))
+    line = overview.health_line(diagnosis, run)
     assert "Unlikely tokens that are punished pull it down." in said(line)
     link = next(part for part in line.children if isinstance(part, html.A))
     assert link.href == "?tab=tokens&a=negative_low&sign=down"

@@ -97,7 +97,6 @@ OVERVIEW: Sequence[Panel] = (
 )
 
 
-LOWERING = (metrics.CHANGE_NEGATIVE_LOW, metrics.CHANGE_POSITIVE_HIGH)
 _DASHES = ("solid", "5px,3px")
 
 

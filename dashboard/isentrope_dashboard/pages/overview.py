@@ -29,7 +29,7 @@ from isentrope_dashboard.components.control_effects import hold_in_words
 from isentrope_dashboard.components.header import STATUS, look_of
 from isentrope_dashboard.figures.chart import EMPTY, smoothed
 from isentrope_dashboard.figures.panel import Forecast
-from isentrope_dashboard.figures.panels import LOWERING, OVERVIEW
+from isentrope_dashboard.figures.panels import OVERVIEW
 from isentrope_dashboard.formatting import (
     LEVEL,
     MISSING,
@@ -249,9 +249,8 @@ def health_line(diagnosis: Diagnosis, run: RunDetail, alerts: Sequence[Alert] = 
     buttons: list[Any] = []
     link = None
     if diagnosis.cause is not None:
-        quadrant = diagnosis.cause.quadrant
-        way = "down" if quadrant in LOWERING else "up"
-        shown = {"tab": "tokens", "a": quadrant.removeprefix("change/"), "sign": way}
+        quadrant = diagnosis.cause.quadrant.removeprefix("change/")
+        shown = {"tab": "tokens", "a": quadrant, "sign": _way(diagnosis)}
         if diagnosis.cause.influence_step is not None:
             shown["step"] = str(diagnosis.cause.influence_step)
         link = (shown, "See the tokens")
@@ -314,7 +313,7 @@ def _cure(diagnosis: Diagnosis) -> list[Any]:
     control."""
     words: list[Any] = []
     if diagnosis.cause is not None:
-        words.append(f"{cause_in_words(diagnosis.cause)} ")
+        words.append(f"{cause_in_words(diagnosis.cause, _way(diagnosis))} ")
     if diagnosis.suggestion is not None:
         head, _, rest = diagnosis.suggestion.message.partition(":")
         if diagnosis.suggestion.clip_fraction is not None:
@@ -331,9 +330,16 @@ def _cure(diagnosis: Diagnosis) -> list[Any]:
     return words
 
 
-def cause_in_words(cause: Cause) -> str:
+def _way(diagnosis: Diagnosis) -> str:
+    """Where the tokens of a cause pull the entropy: where it goes. By influence unlikely tokens
+    that are punished may pull it up, too."""
+    if diagnosis.pace is not None and diagnosis.pace.value > 0:
+        return "up"
+    return "down"
+
+
+def cause_in_words(cause: Cause, way: str) -> str:
     """`Unlikely tokens that are punished pull it down.`"""
-    way = "down" if cause.quadrant in LOWERING else "up"
     return _sentence(f"{MEANINGS[cause.quadrant].replace(', ', ' that are ')} pull it {way}")
 
 

@@ -360,7 +360,7 @@ def _write_sentence(
     if version.method == Method.NONE:
         return f"Clips nothing: {_pace(realised.value)} nats a step, over {steps} steps."
     if without is None or said.without is None:
-        return "Not judged: what it adds to each step is not known while the gain is not."
+        return "Not judged: the steps under it don't tell what it adds to each."
     beside = _levels_in_words(levels, steps)
     margin = (realised.high - realised.low) / 2
     if outcome == Outcome.UNDECIDED:

@@ -52,7 +52,10 @@ def describe_effect(state: RunState, control: Control, effect: PredictedEffect |
     if state.course is not None:
         now = state.course.mean_pace(PROMISED_STEPS)
     if effect.pace is None or now is None:
-        return f"{clips}; what that does to the entropy is not known while the gain is not."
+        return (
+            f"{clips}. The newest steps don't tell what that does to the entropy. You can push it"
+            " all the same."
+        )
     return f"{clips}: {describe_pace(now.value, effect.pace)}."
 
 

@@ -35,8 +35,8 @@ PRICE = " More reward is not shown."
 with no more reward under it than left to itself, though with more Pass@8."""
 
 _NOT_YET = (
-    "The reward still rises, so leave the run alone. A control is suggested when it stops rising,"
-    f" or {percent(MOST_LOST)} of the entropy is gone."
+    "The reward still rises, so leave the run alone. Look here again when it stops rising, or"
+    f" {percent(MOST_LOST)} of the entropy is gone."
 )
 
 
