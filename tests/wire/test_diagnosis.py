@@ -207,8 +207,8 @@ def test_a_collapse_in_numbers() -> None:
     # The sentence has the numbers of the forecast.
     ends = [f"{column[-1]:.3f}" for column in (forecast.entropy, forecast.low, forecast.high)]
     assert (
-        answer.message
-        == f"Entropy has lost 60 % and falls: {ends[0]} nats in 50 steps ({ends[1]} to {ends[2]})."
+        answer.message == f"Entropy has lost 60 % and falls: to {ends[0]} nats in 50 steps"
+        f" ({ends[1]} to {ends[2]})."
     )
     assert answer.steps_to_three_quarters_lost == 30
     assert answer.forecast_score is not None
@@ -284,12 +284,17 @@ def test_a_silent_run_is_watched() -> None:
             HealthLevel.HOLDING,
             "Entropy is held at 0.310 nats, 3 % above its target of 0.300 nats.",
         ),
-        (0.21, 0.3, HealthLevel.WATCH, "Entropy is 30 % below its target of 0.300 nats and level."),
+        (
+            0.21,
+            0.3,
+            HealthLevel.WATCH,
+            "Entropy does not move now, 30 % below its target of 0.300 nats.",
+        ),
         (
             0.45,
             0.3,
             HealthLevel.HEALTHY,
-            "Entropy is 50 % above its target of 0.300 nats and level.",
+            "Entropy does not move now, 50 % above its target of 0.300 nats.",
         ),
     ],
 )

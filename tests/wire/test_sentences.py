@@ -109,7 +109,9 @@ def check_diagnosis(
 
 def check_alert(alert: Alert) -> None:
     """An act forecasts no way back."""
-    numbers = re.search(r": ([\d.e-]+) instead of .* In 50 steps ([\d.e-]+) nats", alert.message)
+    numbers = re.search(
+        r": ([\d.e-]+) instead of .* In 50 steps it comes to ([\d.e-]+) nats", alert.message
+    )
     if alert.kind in DIRECTIONS and alert.level == AlertLevel.ACT and numbers:
         now, ahead = map(float, numbers.groups())
         assert DIRECTIONS[alert.kind] * (ahead - now) >= 0, alert.message

@@ -442,7 +442,7 @@ class AlertWatch:
             forecast = course.forecast()
         if forecast is not None:
             low, middle, high = forecast.low[-1], forecast.entropy[-1], forecast.high[-1]
-            message += f" In {AHEAD} steps {middle:.3g} nats ({low:.3g} to {high:.3g})."
+            message += f" In {AHEAD} steps it comes to {middle:.3g} nats ({low:.3g} to {high:.3g})."
             evidence |= {"forecast": middle, "forecast_low": low, "forecast_high": high}
         return message, evidence
 

@@ -52,8 +52,8 @@ def test_a_collapse_is_raised_at_a_quarter_and_at_each_halving() -> None:
     assert evidence["forecast_low"] < evidence["forecast"] < evidence["entropy"]
     assert (
         act.message == f"The entropy is {percent(evidence['share_lost'])} below its early level:"
-        f" {evidence['entropy']:.3g} instead of {falling(1):.3g} nats. In 50 steps"
-        f" {evidence['forecast']:.3g} nats ({evidence['forecast_low']:.3g} to"
+        f" {evidence['entropy']:.3g} instead of {falling(1):.3g} nats. In 50 steps it"
+        f" comes to {evidence['forecast']:.3g} nats ({evidence['forecast_low']:.3g} to"
         f" {evidence['forecast_high']:.3g})."
     )
 

@@ -126,7 +126,8 @@ def _describe_course(state: RunState, course: Course) -> str:
         after = f"{since:,} steps after version {version} was applied"
         if state.is_steady:
             return f"Entropy holds at {nats(course.entropy)} nats{below}, {after}."
-        return f"Entropy is at {nats(course.entropy)} nats{below}, {after}{_name_forecast(course)}."
+        ahead = _name_forecast(course, to="")
+        return f"Entropy is at {nats(course.entropy)} nats{below}, {after}{ahead}."
     if lost is None:
         goes = "is level"
         if state.direction:
@@ -158,9 +159,9 @@ def _reason_for_health(state: RunState, course: Course, pace: Estimate) -> str:
     return f"The reward still rises; {lasts}"
 
 
-def _name_forecast(course: Course) -> str:
-    """`: 0.21 nats in 50 steps (0.14 to 0.30)`; where this run's forecasts were no better than that
-    nothing changes, their band alone."""
+def _name_forecast(course: Course, to: str = "to ") -> str:
+    """`: to 0.21 nats in 50 steps (0.14 to 0.30)`; where this run's forecasts were no better than
+    that nothing changes, their band alone. `to`: empty where no verb of movement goes before."""
     forecast = course.forecast()
     if forecast is None:
         return ""
@@ -168,8 +169,8 @@ def _name_forecast(course: Course) -> str:
         nats(column[-1]) for column in (forecast.entropy, forecast.low, forecast.high)
     )
     if course.score is not None and not course.score.is_better:
-        return f": {low} to {high} nats in {tuning.AHEAD} steps"
-    return f": {middle} nats in {tuning.AHEAD} steps ({low} to {high})"
+        return f": {to}between {low} and {high} nats in {tuning.AHEAD} steps"
+    return f": {to}{middle} nats in {tuning.AHEAD} steps ({low} to {high})"
 
 
 def _describe_held(state: RunState, course: Course, target: float) -> str:
@@ -187,7 +188,7 @@ def _describe_held(state: RunState, course: Course, target: float) -> str:
     if not state.direction and verdict is not None and verdict.outcome == Outcome.APPROACHING:
         return f"Entropy is {where} and approaches it."
     if not state.direction:
-        return f"Entropy is {where} and level."
+        return f"Entropy does not move now, {where}."
     return f"Entropy is {where} and {_goes(state.pace.value)}."
 
 
