@@ -298,6 +298,23 @@ def test_checks_without_data_say_what_would_give_it(site: Site) -> None:
     assert "No data: needs " in found
 
 
+def test_the_same_advice_of_two_checks_stands_once(site: Site) -> None:
+    checks = site.client.ask(calls.checks(site.run(56))).items
+    check = next(check for check in checks if check.cure)
+    shown = said(overview.checks_line([check, replace(check, title="Other")]))
+    assert shown.count(check.cure) == 1
+    assert "What to do: as for " in shown
+
+
+def test_see_the_check_opens_the_list(site: Site) -> None:
+    message = "No control is suggested: see the check."
+    line = overview.health_line(
+        replace(_diagnosis(site), message=message), site.client.run(site.run(3))
+    )
+    assert said(line).count("see the check") == 1
+    assert "show-checks" in str(line)
+
+
 def _diagnosis(site: Site) -> Diagnosis:
     return site.client.diagnosis(site.run(56))
 

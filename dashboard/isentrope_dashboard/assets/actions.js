@@ -25,12 +25,17 @@
       share(document.getElementById("copy-link"));
     },
     "[data-acknowledge]": acknowledge,
+    ".show-checks": () => (document.querySelector("#checks details").open = true),
     "[data-close]": (place) => place.closest("section").querySelector("button[aria-label=Close]").click(),
   };
-  document.addEventListener("click", (event) => {
-    document.querySelectorAll("details.menu[open]").forEach((menu) => {
-      if (!menu.contains(event.target)) menu.open = false;
+  function closeMenus({ target }) {
+    document.querySelectorAll("details.menu[open], #checks [open]").forEach((menu) => {
+      if (!menu.contains(target)) menu.open = false;
     });
+  }
+  document.addEventListener("keydown", ({ key }) => key === "Escape" && closeMenus({}));
+  document.addEventListener("click", (event) => {
+    closeMenus(event);
     Object.entries(ACTIONS).forEach(([selector, act]) => {
       const place = event.target.closest(selector);
       if (place) act(place, event);

@@ -204,7 +204,14 @@ def checks_line(checks: Sequence[CheckState]) -> html.Details:
     words = f"{len(checks) - len(without)} of {len(checks)} checks have data"
     if found:
         words += f"; found: {', '.join(begin_small(check.title) for check in found)}"
-    rows = [(check.title, f"Step {check.step}: {check.message} {check.cure}") for check in found]
+    rows, told = [], dict[str, str]()
+    for check in found:
+        cure = check.cure
+        if cure in told:
+            cure = f"What to do: as for {begin_small(told[cure])}."
+        elif cure:
+            told[cure] = check.title
+        rows.append((check.title, f"Step {check.step}: {check.message} {cure}"))
     rows += [
         (check.title, check.message) for check in checks if check.status == CheckStatus.FOLLOWS
     ]
@@ -274,7 +281,11 @@ def health_line(diagnosis: Diagnosis, run: RunDetail, alerts: Sequence[Alert] = 
             html.Div([html.Div([icon(drawing, 18), word]), *lost], className="flag"),
             html.Div(
                 [
-                    html.Div(message, className="why num", title=_all_in_words(message, diagnosis)),
+                    html.Div(
+                        _link_check(message),
+                        className="why num",
+                        title=_all_in_words(message, diagnosis),
+                    ),
                     html.Div(cure, className="cure num", title=plain(cure)),
                 ],
                 className="spacer",
@@ -285,6 +296,14 @@ def health_line(diagnosis: Diagnosis, run: RunDetail, alerts: Sequence[Alert] = 
         role="status",
         **{"data-step": "" if run.step is None else run.step},
     )
+
+
+def _link_check(message: str) -> list[Any]:
+    """The message, whose `see the check` opens the list of the checks."""
+    before, words, after = message.partition("see the check")
+    if not words:
+        return [message]
+    return [before, html.Button(words, type="button", className="link show-checks"), after]
 
 
 def _name_worst(message: str, alerts: Sequence[Alert]) -> str:

@@ -170,9 +170,9 @@ def _words(report: StepReport | None) -> list[Any]:
         return [text("No report of this step.", "dim")]
     words: list[Any] = []
     changes = (
+        (metrics.ENTROPY_UNSEEN_CHANGE, "observed on unseen tokens"),
+        (metrics.ENTROPY_OBSERVED_CHANGE, "observed on its own"),
         (metrics.ENTROPY_PREDICTED_CHANGE, "predicted"),
-        (metrics.ENTROPY_UNSEEN_CHANGE, "on unseen tokens"),
-        (metrics.ENTROPY_OBSERVED_CHANGE, "on its own"),
     )
     for name, what in changes:
         if name in report.scalars:

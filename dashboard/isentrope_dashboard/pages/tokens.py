@@ -59,7 +59,7 @@ INSIDE = {
 """Parts of the unit prediction that the parts by the signs of A and S_c have inside them."""
 FEW = 0.2
 """Share of the pull; where the listed tokens make less, they do not explain it."""
-IF_MU = "Share of them that Clip_V would keep with this µ on both sides"
+IF_MU = "Share of them that Clip_V would keep with this µ on both sides and the scope all tokens"
 _ONE_STEP = basics.button("One step", **{"data-show": json.dumps({BESIDE: None})})
 NOTHING_MEASURED = (
     "The step's report has no split by the signs of advantage and score: its tokens were not gated."
@@ -402,8 +402,8 @@ COLUMNS: Sequence[dict[str, Any]] = (
     _number("kept", "Kept", 54, "d3.format('.0f')(100 * params.value) + ' %'"),
     _number(
         "kept_if",
-        "Kept if µ",
-        72,
+        "Kept if µ, all",
+        92,
         "d3.format('.0f')(100 * params.value) + ' %'",
         headerTooltip=IF_MU,
     ),
