@@ -190,6 +190,9 @@
   document.addEventListener("focusin", ({ target }) => {
     if (target.closest(".control-form") && target.id !== "open-control") unfold();
   });
+  document.addEventListener("input", ({ target }) => {
+    if (target.id === "control-hold-target" && target.value) setProps("control-hold", { checked: true });
+  });
   document.addEventListener("click", ({ target }) => {
     if (target.id === "open-control") {
       unfold();
