@@ -196,3 +196,16 @@ def test_a_push_to_a_server_that_is_away_says_so(tmp_path: Path, window: Browser
             "No answer from the server", timeout=8_000
         )
         page.close()
+
+
+def test_a_typed_target_turns_the_hold_on(site: Site, open_page: OpenPage) -> None:
+    page = open_page(f"/runs/{site.run(12)}")
+    checks = page.locator("#checks details")
+    checks.locator("summary").click()
+    expect(checks).to_have_attribute("open", "")
+    page.keyboard.press("Escape")
+    expect(checks).not_to_have_attribute("open", "")
+    hold = page.locator("#control-hold")
+    expect(hold).not_to_be_checked()
+    page.locator("#control-hold-target").fill("60%")
+    expect(hold).to_be_checked()

@@ -244,7 +244,7 @@ def test_two_processes_that_report_one_run_at_once_are_named_in_an_alert(
     watching = first.watch()
     watching.next_kind()
     second = Rank(server, run_id=first.run_id, incarnation="secondsecond", started_at=now - 500)
-    # It is told at once, by the server that both reach.
+    # The server that both reach says so at once.
     assert "too, and is connected: firstfir on 127.0.0.1." in second.welcome.note
     assert first.hello().note == ""
     second.report(1, x=1.0)

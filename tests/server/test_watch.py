@@ -146,7 +146,7 @@ def command_line(server: ServerInThread, *arguments: str) -> Result:
 def test_without_a_terminal_one_frame_is_printed(server: ServerInThread, watched: Rank) -> None:
     result = command_line(server, watched.run_id)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "Act  Entropy has lost 59 % and falls: 0." in " ".join(
+    assert "Act  Entropy has lost 59 % and falls: to 0." in " ".join(
         result.stdout.replace("│", "").split("\n")
     ).replace("   ", " ")
     assert "Entropy, nats  ⠤ entropy" in result.stdout

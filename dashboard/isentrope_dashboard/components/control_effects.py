@@ -53,7 +53,7 @@ _OUTCOMES = {
     Outcome.TURNED: ("Turned", "watch", "alert"),
     Outcome.REACHED: ("Reached", "ok", "check"),
     Outcome.APPROACHING: ("Approaches", "iris", "clock"),
-    Outcome.WAITING: ("Waits", "watch", "clock"),
+    Outcome.WAITING: ("Not there yet", "watch", "clock"),
     Outcome.FAILED: ("Can't hold", "act", "alert"),
 }
 

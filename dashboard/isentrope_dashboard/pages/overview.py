@@ -204,13 +204,14 @@ def checks_line(checks: Sequence[CheckState]) -> html.Details:
     words = f"{len(checks) - len(without)} of {len(checks)} checks have data"
     if found:
         words += f"; found: {', '.join(begin_small(check.title) for check in found)}"
-    rows, told = [], dict[str, str]()
+    rows = []
+    first_with = dict[str, str]()
     for check in found:
         cure = check.cure
-        if cure in told:
-            cure = f"What to do: as for {begin_small(told[cure])}."
+        if cure in first_with:
+            cure = f"What to do: as for {begin_small(first_with[cure])}."
         elif cure:
-            told[cure] = check.title
+            first_with[cure] = check.title
         rows.append((check.title, f"Step {check.step}: {check.message} {cure}"))
     rows += [
         (check.title, check.message) for check in checks if check.status == CheckStatus.FOLLOWS

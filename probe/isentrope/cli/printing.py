@@ -58,14 +58,13 @@ def control_line(item: ControlVersion) -> str:
 def preview_lines(preview: Preview) -> list[str]:
     """What a control would do: its sentence, and what that leaves out of clipped tokens and pace
     before and after; warnings."""
-    lines = [preview.message]
-    if preview.clip_fraction is not None and "lips" not in preview.message:
+    lines, message = [preview.message], preview.message.lower()
+    if preview.clip_fraction is not None and "clips" not in message:
         lines.append(f"clips: {100 * preview.clip_fraction:.3g} % of the tokens")
     if preview.pace is not None and "ΔH" not in preview.message:
         before, after = _pace_in_words(preview.unchanged), _pace_in_words(preview.pace)
         lines.append(f"pace: {before} -> {after} nats a step")
-    told = [warning for warning in preview.warnings if warning not in preview.message]
-    lines += [f"warning: {warning}" for warning in told]
+    lines += [f"warning: {text}" for text in preview.warnings if text not in preview.message]
     return [*lines, "Nothing was pushed."]
 
 

@@ -392,7 +392,7 @@ class AlertWatch:
                 excused.add("collapse")
         said = self._excused.step(raised, urgency=self.course.urgency, excused=excused)
         for kind in said.keys() - raised.keys():
-            # What turned back meanwhile is not told as if it went on.
+            # What turned back meanwhile is no news of something that goes on.
             way = self.course.directions[-1]
             if said[kind] == 2 and (self.course.urgency < 2 or way != DIRECTIONS[kind]):
                 self._excused.waiting[kind] = 2
@@ -408,7 +408,7 @@ class AlertWatch:
         return said
 
     def _is_news(self, kind: str, urgency: int) -> bool:
-        """Of what the course raised: an act is told again at each further halving."""
+        """Of what the course raised: an act is raised again at each further halving."""
         return urgency == 2 or kind not in self._raised or urgency > self._raised[kind].urgency
 
     def _gains_beside(self, newest: float | None) -> list[float]:

@@ -92,7 +92,7 @@ class EntropyGradient:
         return torch.stack([self._product - before, *self._coming, age, one])
 
     def _begin_with(self, trained: list[Tensor]) -> None:
-        """Start anew: weights were thawed, frozen or replaced, and h has no part for them."""
+        """Forget h, which has no part for weights that were thawed, frozen or replaced."""
         self._trained, self._weights = [*map(id, trained)], trained
         if self._blocks is not None:
             self._weights = _select_block(trained, self._blocks[1])

@@ -349,12 +349,10 @@ def _write_sentence(
     """The verdict as it was given, `said`, with the numbers of `now`."""
     outcome, realised, without = said.outcome, now.realised, now.without
     if version.hold is not None:
-        acts, why = "waits", ""
-        if clipped:
-            acts = "clips"
+        why = ""
         if clipped and outcome == Outcome.FAILED:
             why = f", with {percent(clipped)} of the tokens clipped"
-        return f"{_HOLDS[outcome].format(acts=acts)}{why}."
+        return f"{_HOLDS[outcome]}{why}."
     if steps < LEAST_POINTS or realised is None:
         return f"Too early to say: judged after {PROMISED_STEPS} steps."
     if version.method == Method.NONE:
@@ -433,7 +431,7 @@ def _levels_in_words(levels: _Levels, steps: int) -> str:
 _HOLDS = {
     Outcome.REACHED: "The entropy is at its target",
     Outcome.APPROACHING: "The entropy approaches its target",
-    Outcome.WAITING: "The hold {acts}: the entropy has not come to its target yet",
+    Outcome.WAITING: "The entropy has not come to its target yet",
     Outcome.FAILED: "The entropy does not come to its target",
 }
 
