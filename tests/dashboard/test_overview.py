@@ -304,6 +304,8 @@ def test_the_same_advice_of_two_checks_stands_once(site: Site) -> None:
     shown = said(overview.checks_line([check, replace(check, title="Other")]))
     assert shown.count(check.cure) == 1
     assert "What to do: as for " in shown
+    advised = replace(check, message=f"{check.message} {check.cure}")
+    assert said(overview.checks_line([advised])).count(check.cure) == 1
 
 
 def test_see_the_check_opens_the_list(site: Site) -> None:

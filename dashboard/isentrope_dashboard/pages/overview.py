@@ -208,9 +208,11 @@ def checks_line(checks: Sequence[CheckState]) -> html.Details:
     first_with = dict[str, str]()
     for check in found:
         cure = check.cure
-        if cure in first_with:
+        if cure in check.message:
+            cure = ""
+        elif cure in first_with:
             cure = f"What to do: as for {begin_small(first_with[cure])}."
-        elif cure:
+        else:
             first_with[cure] = check.title
         rows.append((check.title, f"Step {check.step}: {check.message} {cure}"))
     rows += [
